@@ -1,0 +1,135 @@
+"""What every estimate returns: items, phases, totals with their range, and the verdict.
+
+Definitions: an item's ``bytes`` are those alive at the peak instant on the worst-loaded rank, so the tensor items
+add up to ``allocated`` exactly; ``max_bytes`` is the item's own maximum over the step.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from calculator.base import Frozen
+from calculator.sources import Source
+from calculator.text import Text
+
+Basis = Literal["header", "computed", "calibrated", "assumed"]
+"""How an item's bytes are known: read from the files' headers, computed from the shape, fitted on measurements, or
+assumed."""
+
+Verdict = Literal["fits", "tight", "does_not_fit"]
+
+Layer = Literal["tensor", "slack", "process"]
+"""Where an item counts: ``tensor`` in allocated, ``slack`` from reserved on, ``process`` in the process total only."""
+
+
+class Range(Frozen):
+    """Bytes with the lowest and highest plausible value; ``low <= value <= high``."""
+
+    value: int
+    low: int
+    high: int
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if not 0 <= self.low <= self.value <= self.high:
+            raise ValueError(f"not ordered: {self.low} <= {self.value} <= {self.high}")
+        return self
+
+    @staticmethod
+    def exact(value: int) -> Range:
+        return Range(value=value, low=value, high=value)
+
+    def __add__(self, other: Range) -> Range:
+        return Range(value=self.value + other.value, low=self.low + other.low, high=self.high + other.high)
+
+
+class Item(Frozen):
+    """One line of the bill, in bytes on the worst-loaded GPU.
+
+    ``phases`` names the phases in which the item is alive. ``formula`` holds the rule in words and, in its values,
+    this plan's numbers. ``divided_by`` is the number of GPUs over which the whole is spread (1: held whole).
+    """
+
+    key: str
+    bytes: int
+    max_bytes: int
+    low: int
+    high: int
+    layer: Layer = "tensor"
+    phases: tuple[str, ...]
+    formula: Text
+    divided_by: int = 1
+    basis: Basis
+    source: Source
+
+
+class Phase(Frozen):
+    """A phase of the step and the item bytes at its own highest instant, which add up to ``allocated_bytes``."""
+
+    name: str
+    allocated_bytes: int
+    items: dict[str, int]
+
+
+class TimePoint(Frozen):
+    """The tensor items alive at one instant of the step. ``label`` says where: a layer, the loss, the optimizer."""
+
+    phase: str
+    label: Text
+    items: dict[str, int]
+
+
+class ServingFigures(Frozen):
+    """What a serving engine's log prints, per GPU, and the capacity that follows from it."""
+
+    weights_bytes: int
+    activation_bytes: int
+    non_torch_bytes: int
+    cuda_graph_bytes: int
+    kv_pool_bytes: int
+    kv_tokens: int
+    max_concurrency: float
+    bytes_per_token: int
+    state_bytes_per_sequence: int
+    budget_bytes: int
+    needed_pool_bytes: int
+    wished_requests: int
+
+
+class Bill(Frozen):
+    """The itemised memory of one GPU, the worst-loaded of the job."""
+
+    items: tuple[Item, ...]
+    phases: tuple[Phase, ...]
+    peak_phase: str
+    allocated: Range
+    reserved: Range
+    process: Range
+    need: Range
+    capacity_bytes: int
+    verdict: Verdict
+    rank: str = "0"
+    rank_spread: dict[str, int] = {}
+    assumptions: tuple[Text, ...] = ()
+    serving: ServingFigures | None = None
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Bill:
+        total = sum(item.bytes for item in self.items if item.layer == "tensor")
+        if total != self.allocated.value:
+            raise ValueError(f"tensor items add up to {total}, allocated is {self.allocated.value}")
+        return self
+
+    @property
+    def spare_bytes(self) -> int:
+        """Capacity less need; negative when the plan does not fit."""
+        return self.capacity_bytes - self.need.value
+
+
+def training_verdict(need: Range, capacity_bytes: int) -> Verdict:
+    """*fits* if even the high end fits, *tight* if only the low end does, else *does not fit*."""
+    if need.high <= capacity_bytes:
+        return "fits"
+    return "tight" if need.low <= capacity_bytes else "does_not_fit"
