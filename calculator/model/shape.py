@@ -1,0 +1,333 @@
+"""The model as layers: what a config.json means once it has been read.
+
+Nothing downstream of ``ModelShape`` looks at a raw config. Parameter counts, shards, cache bytes, activations and
+FLOPs all come from the tensors and mixers listed here. Sizes are element counts unless a name ends in ``_bytes``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import prod
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from calculator.base import Frozen
+from calculator.text import Text
+
+Component = Literal[
+    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norm", "ssm", "head", "vision", "audio",
+    "projector", "mtp", "other",
+]
+
+TensorKind = Literal["linear", "embedding", "norm", "bias", "conv", "router", "other"]
+"""``linear`` tensors are the ones that adapters target and quantisers pack."""
+
+Split = Literal["none", "column", "row", "kv", "vocab", "expert"]
+"""How tensor or expert parallelism divides a tensor: ``column`` by its first dimension, ``row`` by its last, ``kv`` by
+its first but in whole KV heads (replicated beyond them), ``vocab`` by padded rows, ``expert`` by whole experts and
+within an expert by the name's usual rule, ``none`` is replicated."""
+
+
+class Tensor(Frozen):
+    """One weight, as the checkpoint names it, ``shape`` in checkpoint order (out, in).
+
+    ``name`` is relative to its owner ("self_attn.q_proj.weight"); "{e}" in it stands for the expert number and
+    ``copies`` is how many there are. ``fused`` marks expert weights that the modelling code keeps as one 3-D
+    parameter.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    component: Component
+    kind: TensorKind
+    copies: int = 1
+    split: Split = "none"
+    fused: bool = False
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape) * self.copies
+
+    @property
+    def out_features(self) -> int:
+        return self.shape[0]
+
+    @property
+    def in_features(self) -> int:
+        return self.shape[-1]
+
+
+# ---------------------------------------------------------------------------------------------------- mixers
+
+
+class Attention(Frozen):
+    """Softmax attention with ``heads`` query heads and ``kv_heads`` cached heads.
+
+    ``window``: keys older than this many tokens are not seen (sliding); ``chunk``: attention stays inside chunks of
+    that size. ``shares_kv``: this layer reads another layer's cache and holds none. ``k_eq_v``: one projection gives
+    both, two are cached. ``causal`` is False in encoders.
+    """
+
+    kind: Literal["attention"] = "attention"
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    window: int | None = None
+    chunk: int | None = None
+    shares_kv: bool = False
+    k_eq_v: bool = False
+    causal: bool = True
+    cross: bool = False
+    qk_norm: Literal["none", "head", "full"] = "none"
+    bias: bool = False
+    sinks: bool = False
+    output_gate: bool = False
+    fused_qkv: bool = False
+    rotary: Literal["none", "full", "partial"] = "full"
+    softcap: bool = False
+    dropout: float = 0.0
+
+
+class LatentAttention(Frozen):
+    """Multi-head latent attention (MLA): the cache holds one latent of ``kv_lora_rank`` plus the rotary key."""
+
+    kind: Literal["mla"] = "mla"
+    heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    indexer_heads: int = 0
+    indexer_head_dim: int = 0
+    indexer_topk: int = 0
+
+
+class StateMixer(Frozen):
+    """A recurrent or convolutional mixer: a fixed state per sequence and no cache that grows.
+
+    ``conv_elements`` = channels x kernel width (full width; engines keep kernel - 1 columns), ``state_elements`` the
+    recurrent state of one sequence. ``heads`` etc. are those of the recurrence, for sharding.
+    """
+
+    kind: Literal["state"] = "state"
+    variant: Literal["mamba1", "mamba2", "gated_delta", "kda", "lightning", "short_conv", "rwkv", "rglru"]
+    conv_channels: int = 0
+    conv_kernel: int = 0
+    state_elements: int = 0
+    heads: int = 0
+    head_dim: int = 0
+    key_heads: int = 0
+    key_dim: int = 0
+    value_heads: int = 0
+    value_dim: int = 0
+    state_size: int = 0
+    groups: int = 0
+    inner: int = 0
+    state_dtype: str | None = None
+
+    @property
+    def conv_elements(self) -> int:
+        return self.conv_channels * self.conv_kernel
+
+
+class NoMixer(Frozen):
+    """A layer without token mixing (Nemotron-H MLP layers, skipped attention of pruned models)."""
+
+    kind: Literal["none"] = "none"
+
+
+Mixer = Annotated[Attention | LatentAttention | StateMixer | NoMixer, Field(discriminator="kind")]
+
+# ------------------------------------------------------------------------------------------------------ MLPs
+
+Activation = Literal["silu", "gelu", "gelu_new", "gelu_tanh", "relu", "relu2", "xielu", "swiglu_oai", "none"]
+
+
+class DenseMlp(Frozen):
+    """A plain (two matrices) or gated (three matrices) MLP of one width."""
+
+    kind: Literal["dense"] = "dense"
+    width: int
+    gated: bool
+    activation: Activation
+    fused_gate_up: bool = False
+    bias: bool = False
+
+
+class MoeMlp(Frozen):
+    """Mixture of experts: ``experts`` routed ones of ``width``, ``top_k`` per token, shared ones always on.
+
+    ``dense_width`` is a dense MLP that runs beside the experts in the same layer (0: none). ``latent`` is the narrower
+    space that the experts work in (0: the hidden size).
+    """
+
+    kind: Literal["moe"] = "moe"
+    experts: int
+    top_k: int
+    width: int
+    gated: bool
+    activation: Activation
+    shared_experts: int = 0
+    shared_width: int = 0
+    shared_gate: bool = False
+    dense_width: int = 0
+    latent: int = 0
+
+
+class NoMlp(Frozen):
+    kind: Literal["none"] = "none"
+
+
+Mlp = Annotated[DenseMlp | MoeMlp | NoMlp, Field(discriminator="kind")]
+
+NormKind = Literal["rms", "rms_unit_offset", "layer", "layer_no_affine", "none"]
+"""``rms``: Llama's (input cast to fp32, weight in the model's dtype); ``rms_unit_offset``: Gemma's (1 + w, in fp32)."""
+
+
+class Block(Frozen):
+    """One kind of layer. ``norms`` names the hidden-wide norms in order ("input", "post_attention", ...).
+
+    ``parallel``: attention and MLP read the same residual. ``dropout`` is that of the residual branches.
+    """
+
+    mixer: Mixer
+    mlp: Mlp
+    tensors: tuple[Tensor, ...]
+    norm: NormKind
+    norms: tuple[str, ...]
+    parallel: bool = False
+    dropout: float = 0.0
+    cross_attention: Attention | None = None
+
+    @cached_property
+    def elements(self) -> int:
+        return sum(t.elements for t in self.tensors)
+
+
+class Tower(Frozen):
+    """An encoder beside the language model. ``prefix`` is its path in the checkpoint."""
+
+    modality: Literal["vision", "audio"]
+    prefix: str
+    hidden: int
+    layers: int
+    heads: int
+    tensors: tuple[Tensor, ...]
+    patch: int = 0
+    image_size: int = 0
+    merge: int = 1
+
+
+class Quantization(Frozen):
+    """How the checkpoint's weights are stored, normalised over the dialects of ``quantization_config``.
+
+    ``format`` is a key of ``calculator.precision``. ``excluded`` are the module-name patterns kept in 16 bit, in the
+    dialect's own matching rules, already normalised to regular expressions over full module paths.
+    """
+
+    format: str
+    bits: float
+    group_size: int | None = None
+    block: tuple[int, int] | None = None
+    symmetric: bool = True
+    desc_act: bool = False
+    double_quant: bool = False
+    excluded: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    kv_format: str | None = None
+    per_module: dict[str, str] = {}
+
+
+class ParameterCount(Frozen):
+    """Parameters by component. ``total`` leaves out ``mtp``; tied weights count once; ``active`` are those that one
+    token uses: total less the routed experts that it skips."""
+
+    total: int
+    embedding: int
+    attention: int
+    mlp: int
+    experts: int
+    shared_experts: int
+    router: int
+    norm: int
+    ssm: int
+    head: int
+    vision: int
+    audio: int
+    projector: int
+    mtp: int
+    other: int
+    active: int
+
+
+class CacheShape(Frozen):
+    """Cache of the model at 16 bit, as the model defines it (engines lay it out in their own way)."""
+
+    bytes_per_token_full_layers: int
+    full_layers: int
+    window_layers: int
+    window: int | None
+    state_bytes_per_sequence: int
+    indexer_bytes_per_token: int = 0
+
+
+class ModelShape(Frozen):
+    """A whole model. ``order`` lists the blocks from first to last layer as indices into ``blocks``.
+
+    ``embedding`` holds token and position tables, ``final`` what stands between the last layer and the head,
+    ``head`` the output projection (empty when ``tied``). ``encoder_order`` is for encoder-decoder models and indexes
+    ``blocks`` too. ``layer_prefix`` is the path of layer ``{i}`` in the checkpoint.
+    """
+
+    model_type: str
+    architecture: str
+    kind: Literal["decoder", "encoder", "encoder_decoder"] = "decoder"
+    hidden: int
+    vocab: int
+    max_context: int | None = None
+    blocks: tuple[Block, ...]
+    order: tuple[int, ...]
+    encoder_order: tuple[int, ...] = ()
+    embedding: tuple[Tensor, ...]
+    final: tuple[Tensor, ...]
+    head: tuple[Tensor, ...]
+    tied: bool
+    final_norm: NormKind = "rms"
+    final_softcap: bool = False
+    embedding_dropout: float = 0.0
+    loss_upcast: bool = True
+    towers: tuple[Tower, ...] = ()
+    projector: tuple[Tensor, ...] = ()
+    mtp: tuple[Tensor, ...] = ()
+    mtp_layers: int = 0
+    dtype: str = "bfloat16"
+    quantization: Quantization | None = None
+    prefix: str = "model."
+    layer_prefix: str = "model.layers.{i}."
+    cache_refusal: Text | None = None
+    assumptions: tuple[Text, ...] = ()
+
+    @property
+    def layers(self) -> int:
+        return len(self.order)
+
+    @cached_property
+    def block_counts(self) -> tuple[int, ...]:
+        """How many decoder layers are of each block kind."""
+        return tuple(self.order.count(i) for i in range(len(self.blocks)))
+
+    @cached_property
+    def parameters(self) -> ParameterCount:
+        from calculator.model.count import count_parameters
+
+        return count_parameters(self)
+
+    @cached_property
+    def cache(self) -> CacheShape:
+        """Cache geometry. Raises ``UnknownFamilyError`` where ``cache_refusal`` is set."""
+        from calculator.model.count import cache_shape
+
+        return cache_shape(self)
