@@ -16,8 +16,20 @@ from calculator.base import Frozen
 from calculator.text import Text
 
 Component = Literal[
-    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norm", "ssm", "head", "vision", "audio",
-    "projector", "mtp", "other",
+    "embedding",
+    "attention",
+    "mlp",
+    "experts",
+    "shared_experts",
+    "router",
+    "norm",
+    "ssm",
+    "head",
+    "vision",
+    "audio",
+    "projector",
+    "mtp",
+    "other",
 ]
 
 TensorKind = Literal["linear", "embedding", "norm", "bias", "conv", "router", "other"]

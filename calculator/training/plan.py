@@ -15,18 +15,41 @@ Precision = Literal[
     "bf16", "fp16", "fp32", "amp_bf16", "amp_fp16", "mixed_bf16", "mixed_fp16", "fsdp_mixed_bf16", "fsdp_mixed_fp16"
 ]
 Optimizer = Literal[
-    "adamw_foreach", "adamw_fused", "adamw_loop", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "adafactor",
-    "sgd", "sgd_momentum", "lion", "muon", "galore_adamw", "apollo", "schedule_free", "none", "other",
+    "adamw_foreach",
+    "adamw_fused",
+    "adamw_loop",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "paged_adamw_32bit",
+    "adafactor",
+    "sgd",
+    "sgd_momentum",
+    "lion",
+    "muon",
+    "galore_adamw",
+    "apollo",
+    "schedule_free",
+    "none",
+    "other",
 ]
 Checkpointing = Literal["none", "full", "selective", "offloaded", "other"]
 AttentionKernel = Literal["eager", "sdpa", "flash"]
 LossKernel = Literal["standard", "fused_ce", "fused_linear_ce", "chunked"]
-Sharding = Literal[
-    "none", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp", "distributed_optimizer"
-]
+Sharding = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp", "distributed_optimizer"]
 Framework = Literal[
-    "hf_trainer", "torchtune", "litgpt", "torchtitan", "deepspeed", "megatron", "unsloth", "axolotl", "llamafactory",
-    "ms_swift", "peft", "plain_torch", "other",
+    "hf_trainer",
+    "torchtune",
+    "litgpt",
+    "torchtitan",
+    "deepspeed",
+    "megatron",
+    "unsloth",
+    "axolotl",
+    "llamafactory",
+    "ms_swift",
+    "peft",
+    "plain_torch",
+    "other",
 ]
 StateDtype = Literal["fp32", "bf16", "fp16", "int8", "int4"]
 Offload = Literal["optimizer", "parameters", "activations"]
