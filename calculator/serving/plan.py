@@ -14,13 +14,15 @@ Engine = Literal["vllm", "sglang", "tensorrt_llm", "llama_cpp", "ollama", "tgi",
 class ServingPlan(Frozen):
     """Everything that decides what a serving engine holds. None means the engine's own default for its version and
     card. ``weights`` None keeps the stored format; ``concurrency`` is the wished number of requests at
-    ``context_tokens`` each (prompt and answer; None: ``max_model_len``)."""
+    ``context_tokens`` each (prompt and answer; None: ``max_model_len``). ``kv_cache_memory_bytes`` fixes the cache pool
+    of one GPU instead of letting ``memory_fraction`` and what is loaded decide (vLLM's ``--kv-cache-memory-bytes``)."""
 
     engine: Engine = "vllm"
     engine_version: str | None = None
     weights: str | None = None
     kv_cache_dtype: Literal["auto", "bf16", "fp16", "fp8", "int8", "q8_0", "q5_1", "q4_0"] = "auto"
     memory_fraction: float | None = Field(None, gt=0, le=1)
+    kv_cache_memory_bytes: int | None = Field(None, ge=0)
     max_model_len: int | None = Field(None, ge=1, le=16_777_216)
     max_num_seqs: int | None = Field(None, ge=1, le=1_048_576)
     max_num_batched_tokens: int | None = Field(None, ge=1, le=16_777_216)
