@@ -20,8 +20,9 @@ assumed."""
 
 Verdict = Literal["fits", "tight", "does_not_fit"]
 
-Layer = Literal["tensor", "slack", "process"]
-"""Where an item counts: ``tensor`` in allocated, ``slack`` from reserved on, ``process`` in the process total only."""
+Layer = Literal["tensor", "slack", "process", "free"]
+"""Where an item counts: ``tensor`` in allocated, ``slack`` from reserved on, ``process`` in the process total only,
+``free`` in no total: memory of the card that a serving engine leaves alone, shown so that a bar fills the card."""
 
 
 class Range(Frozen):
@@ -82,7 +83,16 @@ class TimePoint(Frozen):
 
 
 class ServingFigures(Frozen):
-    """What a serving engine's log prints, per GPU, and the capacity that follows from it."""
+    """What a serving engine's log prints, per GPU, and the capacity that follows from it.
+
+    ``kv_pool_bytes`` is negative where weights and workspace alone exceed the budget. ``kv_tokens`` and
+    ``max_concurrency`` (requests of ``max_model_len``) are those of one replica, as its engine prints them;
+    ``requests_at_context`` counts requests of the wished context over all replicas, capped by the slots that the
+    engine opens. ``kv_needed_bytes`` is the cache of one request of ``max_model_len`` on one GPU,
+    ``needed_pool_bytes`` that of all wished requests. ``starts`` is False where the engine refuses, and ``refusal``
+    then says why; ``longest_context_tokens`` is the longest single request that the pool holds. ``ranges`` holds low
+    and high of the figures that are not exact, by their names here.
+    """
 
     weights_bytes: int
     activation_bytes: int
@@ -96,6 +106,25 @@ class ServingFigures(Frozen):
     budget_bytes: int
     needed_pool_bytes: int
     wished_requests: int
+    starts: bool = True
+    refusal: Text | None = None
+    max_model_len: int = 0
+    max_num_seqs: int = 0
+    max_num_batched_tokens: int = 0
+    memory_fraction: float = 0.0
+    block_size: int = 0
+    kv_needed_bytes: int = 0
+    requests_at_context: float = 0.0
+    practical_requests: int = 0
+    longest_context_tokens: int = 0
+    compute_buffer_bytes: int = 0
+    kv_full_bytes: int = 0
+    kv_swa_bytes: int = 0
+    state_bytes: int = 0
+    host_bytes: int = 0
+    process_bytes: int = 0
+    replicas: int = 1
+    ranges: dict[str, Range] = {}
 
 
 class Bill(Frozen):
