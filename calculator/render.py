@@ -12,21 +12,16 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from babel.messages.pofile import read_po
 
 from calculator.text import Text, Value
+from calculator.units import Unit, format_bytes
 
-Unit = Literal["GiB", "GB"]
 LANGUAGES = ("en", "zh")
 LOCALES = Path(__file__).resolve().parent.parent / "assets" / "locales"
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([a-z][a-z0-9_]*)\}")
-_BYTE_STEPS: Mapping[Unit, tuple[tuple[int, str], ...]] = {
-    "GiB": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
-    "GB": ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")),
-}
 _COUNT_STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
@@ -81,22 +76,12 @@ def format_value(name: str, value: Value, unit: Unit = "GiB") -> str:
         return value
     kind = name.rpartition("_")[2]
     if kind == "bytes":
-        return format_bytes(value, unit)
+        return format_bytes(round(value), unit)
     if kind == "params":
         return format_params(value)
     if kind in ("count", "tokens"):
         return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def format_bytes(value: float, unit: Unit = "GiB") -> str:
-    """Two decimals of GiB (2^30) or GB (10^9); what would read as 0.0x is shown in a smaller unit of that family."""
-    steps = _BYTE_STEPS[unit]
-    largest = steps[0][0]
-    for size, label in steps:
-        if abs(value) >= (size / 10 if size == largest else size):
-            return f"{value / size:,.2f} {label}"
-    return f"{value:,.0f} B"
 
 
 def format_params(value: float) -> str:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import pytest
 
 from calculator import render as module
-from calculator.render import catalogue, format_bytes, format_params, format_value, known_language, render
+from calculator.render import catalogue, format_params, format_value, known_language, render
 from calculator.text import text
 
 SENTENCES: Mapping[str, Mapping[str, str]] = {
@@ -53,22 +53,6 @@ class TestRender:
 
 
 @pytest.mark.parametrize(
-    ("value", "gib", "gb"),
-    [
-        (0, "0 B", "0 B"),
-        (1023, "1,023 B", "1.02 kB"),
-        (131_072, "128.00 KiB", "131.07 kB"),
-        (100 * 2**20, "100.00 MiB", "0.10 GB"),
-        (85_520_809_984, "79.65 GiB", "85.52 GB"),
-        (-3 * 2**30, "-3.00 GiB", "-3.22 GB"),
-        (1_120 * 10**9, "1,043.08 GiB", "1,120.00 GB"),
-    ],
-)
-def test_bytes(value: int, gib: str, gb: str) -> None:
-    assert (format_bytes(value), format_bytes(value, "GB")) == (gib, gb)
-
-
-@pytest.mark.parametrize(
     ("value", "shown"),
     [(12, "12"), (494_032_768, "494 M"), (8_030_261_248, "8.03 B"), (70_553_706_496, "70.6 B"),
      (1_026_408_232_448, "1.03 T")],
@@ -78,6 +62,8 @@ def test_params(value: int, shown: str) -> None:
 
 
 def test_other_values() -> None:
+    assert format_value("kv_bytes", 3 * 2**30, "GB") == "3.22 GB"
+    assert format_value("bytes", 131_072.4) == "0.12 MiB"
     assert format_value("kv_tokens", 1_234_567) == "1,234,567"
     assert format_value("layer_count", 2.5) == "2.50"
     assert format_value("tokens", 4096) == "4,096"
