@@ -83,7 +83,9 @@ class Gpu(Frozen):
         """What the bill has to say about this card's total, or None where it was read from a log."""
         if not self.total_estimated:
             return None
-        return text(f"gpu.rule.{self.total_rule}", gpu=self.name, total_bytes=self.total_bytes, other=self.total_as or "")
+        return text(
+            f"gpu.rule.{self.total_rule}", gpu=self.name, total_bytes=self.total_bytes, other=self.total_as or ""
+        )
 
 
 @cache
