@@ -1,0 +1,112 @@
+"""Predicting the start of an inference server.
+
+``kv_tokens`` and ``max_concurrency`` are predicted from the measured pool where the log has one, so that they test the
+cache's geometry alone, and once more from nothing measured, as ``kv_tokens_end_to_end`` and
+``max_concurrency_end_to_end``. Without a measured pool both are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from calculator.bill import Bill, Range
+from calculator.errors import CalculatorError
+from calculator.hardware import resolve
+from calculator.model.shape import ModelShape
+from calculator.serving import bill
+from calculator.serving.plan import ServingPlan
+from validation.models import shape_of
+from validation.outcome import Missed, Outcome, Scored, Unpredictable, as_range
+from validation.plans import serving_plan
+from validation.rows import Row
+
+GEOMETRY = ("kv_tokens", "max_concurrency")
+_END_TO_END = "_end_to_end"
+_NEEDS_CARD = frozenset({"kv_pool_bytes", "kv_tokens_end_to_end", "max_concurrency_end_to_end", "process_bytes"})
+
+
+def predict(row: Row) -> Outcome:
+    """Every key of the case's ``score``."""
+    case = row.data
+    measured = case.get("measured") or {}
+    asked = tuple(case.get("score") or ())
+    keys = asked + tuple(f"{key}{_END_TO_END}" for key in asked if key in GEOMETRY)
+    base = {"kind": row.kind, "id": row.id, "complete": bool(case.get("complete"))}
+    if not keys:
+        return Outcome(**base, wanted=0)
+    scored, missed = [], []
+    try:
+        shape = shape_of(case.get("model"))
+        plan = serving_plan(case, shape)
+        result = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes))
+        pool = measured.get("kv_pool_bytes")
+        from_pool = _with_pool(shape, plan, pool) if pool is not None and pool > 0 else result
+    except Unpredictable as error:
+        return Outcome(**base, wanted=len(keys), missed=tuple(Missed(**base, key=key, reason=error.reason) for key in keys))
+    except CalculatorError as error:
+        reason = Unpredictable("validation.reason.refused", message=error.message).reason
+        return Outcome(**base, wanted=len(keys), missed=tuple(Missed(**base, key=key, reason=reason) for key in keys))
+    tags = tags_of(case)
+    card_known = bool(case.get("gpu") or case.get("gpu_total_bytes") or plan.kv_cache_memory_bytes)
+    for key in keys:
+        plain = key.removesuffix(_END_TO_END)
+        try:
+            if plain not in measured:
+                raise Unpredictable("validation.reason.no_reading", key=plain)
+            geometry = key in GEOMETRY and from_pool is not result
+            if not card_known and (key in _NEEDS_CARD or (key in GEOMETRY and not geometry)) and _fills_card(case):
+                raise Unpredictable("validation.reason.no_card")
+            value, low, high = as_range(figure(from_pool if geometry else result, plain))
+        except Unpredictable as error:
+            missed.append(Missed(**base, key=key, reason=error.reason))
+            continue
+        scored.append(
+            Scored(**base, key=key, measured=measured[plain], predicted=value, low=low, high=high, tags=tags)
+        )  # fmt: skip
+    return Outcome(**base, wanted=len(keys), scored=tuple(scored), missed=tuple(missed))
+
+
+def figure(result: Bill, key: str) -> Range | int | float:
+    """The bill's figure of a name, with its range where it has one. Raises ``Unpredictable``."""
+    serving = result.serving
+    if serving is None or not hasattr(serving, key):
+        raise Unpredictable("validation.reason.no_figure", key=key)
+    value: int | float = getattr(serving, key)
+    return serving.ranges.get(key, value)
+
+
+def _with_pool(shape: ModelShape, plan: ServingPlan, pool_bytes: int) -> Bill:
+    fixed = plan.model_copy(update={"kv_cache_memory_bytes": pool_bytes})
+    return bill(shape, fixed, resolve(plan.gpu, plan.gpu_capacity_bytes))
+
+
+def _fills_card(case: Mapping[str, Any]) -> bool:
+    """llama.cpp and Ollama size their cache by the context, not by the card."""
+    return case.get("engine") not in ("llama_cpp", "ollama") and not (case.get("observed") or {}).get(
+        "free_before_pool_bytes"
+    )
+
+
+def tags_of(case: Mapping[str, Any]) -> dict[str, str]:
+    """The groups of a serving case; ``group`` is one model on one card."""
+    version = case.get("engine_version")
+    return {
+        "engine": str(case.get("engine")),
+        "engine_version": f"{case.get('engine')} {version or case.get('engine_generation') or '?'}",
+        "arch_class": str(case.get("arch_class")),
+        "source": _source(case),
+        "trust": str(case.get("trust")),
+        "model": str(case.get("model")),
+        "url": str(case.get("source") or ""),
+        "group": f"{case.get('model')} on {case.get('gpu')}",
+    }
+
+
+def _source(case: Mapping[str, Any]) -> str:
+    """The publication: for a controlled table its name in the ids, else the repository or site of the address."""
+    if str(case.get("id", "")).startswith("tab"):
+        return str(case["id"]).split("-")[0]
+    written = str(case.get("source") or "")
+    parts = written.removeprefix("https://").split("/")
+    return "/".join(parts[1:3]) if parts[0] == "github.com" and len(parts) > 2 else parts[0]
