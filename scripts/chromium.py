@@ -3,12 +3,14 @@
     python scripts/chromium.py          print its path, installing it first where there is none
 
 Looked for in this order: the path in CHROMIUM, a browser of the system, Playwright's own. Where there is none, root on
-Debian installs the distribution's package, and everybody else lets Playwright download its build. Root also gets a
-font with Chinese glyphs if the system has none, since screenshots would show boxes.
+Debian installs the distribution's package, and everybody else lets Playwright download its build. Root also gets what
+a bare Debian lacks besides: the library that Playwright's driver is linked to, and a font with Chinese glyphs, without
+which screenshots show boxes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -31,11 +33,21 @@ def find() -> str | None:
 
 
 def _playwrights_own() -> str | None:
+    if not _driver_can_start():
+        return None
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         path = playwright.chromium.executable_path
     return path if Path(path).is_file() else None
+
+
+def _driver_can_start() -> bool:
+    try:
+        ctypes.CDLL("libatomic.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _has_chinese_font() -> bool:
@@ -56,11 +68,11 @@ def ensure() -> str | None:
     """Install what is missing; the path of the browser, or None if none could be had."""
     path = find()
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        wanted = ([] if path else ["chromium"]) + ([] if _has_chinese_font() else ["fonts-noto-cjk"])
-        if wanted:
-            _apt_install(wanted)
+        wanted = {"chromium": path, "libatomic1": _driver_can_start(), "fonts-noto-cjk": _has_chinese_font()}
+        missing = [package for package, present in wanted.items() if not present]
+        if missing and _apt_install(missing):
             path = find()
-    if path is None:
+    if path is None and _driver_can_start():
         subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], stdout=sys.stderr, check=False)
         path = find()
     return path
@@ -68,6 +80,9 @@ def ensure() -> str | None:
 
 if __name__ == "__main__":
     browser = ensure()
-    if browser is None:
-        sys.exit("chromium: none found and none could be installed; set CHROMIUM to a browser's path")
+    if browser is None or not _driver_can_start():
+        sys.exit(
+            "chromium: no browser that Playwright can drive, and none could be installed. "
+            "Install one (Debian: apt install chromium libatomic1), or set CHROMIUM to its path."
+        )
     print(browser)
