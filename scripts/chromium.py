@@ -43,6 +43,8 @@ def _playwrights_own() -> str | None:
 
 
 def _driver_can_start() -> bool:
+    if sys.platform != "linux":
+        return True
     try:
         ctypes.CDLL("libatomic.so.1")
     except OSError:
