@@ -30,7 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             rows += read_file(path)
         except (OSError, UnicodeDecodeError) as error:
-            print(render(text("validation.cli.unreadable", path=str(path), error=str(error)), options.lang), file=sys.stderr)
+            print(
+                render(text("validation.cli.unreadable", path=str(path), error=str(error)), options.lang),
+                file=sys.stderr,
+            )
             return 2
     if not options.files:
         rows = [row for kind in PACKAGED for row in packaged(kind)]
@@ -40,7 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
             with options.rows.open("w", encoding="utf-8") as out:
                 out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines(outcomes))
         except OSError as error:
-            print(render(text("validation.cli.unwritable", path=str(options.rows), error=str(error)), options.lang), file=sys.stderr)
+            print(
+                render(text("validation.cli.unwritable", path=str(options.rows), error=str(error)), options.lang),
+                file=sys.stderr,
+            )
             return 2
     report = summary(outcomes)
     if options.json:

@@ -16,7 +16,8 @@ CUSTOM = "custom"
 @cache
 def usual_total(marketed_gib: int) -> int:
     """What programs see of a card sold with this many GiB: the median over the catalogue, or 98 % where it has none."""
-    totals = [gpu.total_bytes for gpu in catalogue().values() if gpu.marketed_bytes == marketed_gib * GIB and not gpu.unified]
+    same = [gpu for gpu in catalogue().values() if gpu.marketed_bytes == marketed_gib * GIB and not gpu.unified]
+    totals = [gpu.total_bytes for gpu in same]
     return int(median(totals)) if totals else marketed_gib * GIB * 98 // 100
 
 

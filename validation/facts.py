@@ -18,7 +18,7 @@ from calculator.serving import bill
 from calculator.serving.plan import ServingPlan
 from calculator.units import TIB
 from validation.models import shape_of
-from validation.outcome import Missed, Outcome, Scored, Unpredictable
+from validation.outcome import Missed, Outcome, Scored, UnpredictableError
 from validation.plans import validated
 from validation.rows import Row
 
@@ -35,10 +35,10 @@ def predict(row: Row) -> Outcome:
     try:
         shape = _bare_shape(fact["args"]) if not fact.get("model") else shape_of(fact["model"])
         predicted = value_of(shape, str(fact["quantity"]), fact.get("args") or {})
-    except Unpredictable as error:
+    except UnpredictableError as error:
         return Outcome(**base, wanted=1, missed=(Missed(**base, key="value", reason=error.reason),))
     except CalculatorError as error:
-        reason = Unpredictable("validation.reason.refused", message=error.message).reason
+        reason = UnpredictableError("validation.reason.refused", message=error.message).reason
         return Outcome(**base, wanted=1, missed=(Missed(**base, key="value", reason=reason),))
     tags = {
         "quantity": str(fact["quantity"]),
@@ -55,7 +55,7 @@ def predict(row: Row) -> Outcome:
 
 
 def value_of(shape: ModelShape, quantity: str, args: Mapping[str, Any]) -> float:
-    """The number that a fact states. Raises ``Unpredictable`` and what the calculator raises."""
+    """The number that a fact states. Raises ``UnpredictableError`` and what the calculator raises."""
     own = args.get("engine") is None and int(args.get("tp") or 1) == 1 and int(args.get("dcp") or 1) == 1
     if quantity == "param_count":
         return shape.parameters.total
@@ -77,7 +77,7 @@ def value_of(shape: ModelShape, quantity: str, args: Mapping[str, Any]) -> float
         return figures.kv_tokens
     if quantity == "other":
         return _other(shape, figures, str(args.get("name")), args)
-    raise Unpredictable("validation.reason.no_figure", key=quantity)
+    raise UnpredictableError("validation.reason.no_figure", key=quantity)
 
 
 def _other(shape: ModelShape, figures: Any, name: str, args: Mapping[str, Any]) -> float:
@@ -86,14 +86,14 @@ def _other(shape: ModelShape, figures: Any, name: str, args: Mapping[str, Any]) 
     known = {"state_bytes_total": "state_bytes", "kv_full_bytes": "kv_full_bytes", "kv_swa_bytes": "kv_swa_bytes"}
     found = getattr(figures, known.get(name, name), None)
     if found is None:
-        raise Unpredictable("validation.reason.no_figure", key=name)
+        raise UnpredictableError("validation.reason.no_figure", key=name)
     return float(found)
 
 
 def own_cache_bytes(shape: ModelShape, context: int, args: Mapping[str, Any]) -> int:
     """Cache of one sequence as the model defines it: full layers hold every token, windowed ones their window."""
     if shape.cache_refusal is not None:
-        raise Unpredictable("validation.reason.refused", message=shape.cache_refusal)
+        raise UnpredictableError("validation.reason.refused", message=shape.cache_refusal)
     element = _ELEMENT_BYTES[str(args.get("dtype") or "bf16")]
     total = 0
     for index in shape.order:
@@ -142,12 +142,12 @@ def _figures(shape: ModelShape, args: Mapping[str, Any]) -> Any:
         if value is None:
             continue
         if name not in ServingPlan.model_fields:
-            raise Unpredictable("validation.reason.plan", field=name, value=str(value))
+            raise UnpredictableError("validation.reason.plan", field=name, value=str(value))
         values[name] = value
     plan: ServingPlan = validated(ServingPlan, {key: value for key, value in values.items() if value is not None})
     result: Bill = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes))
     if result.serving is None:
-        raise Unpredictable("validation.reason.no_figure", key="serving")
+        raise UnpredictableError("validation.reason.no_figure", key="serving")
     return result.serving
 
 
@@ -159,7 +159,8 @@ def _bare_shape(args: Mapping[str, Any]) -> ModelShape:
     return read(
         {
             "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": int(args["layers"]),
-            "vocab_size": int(args.get("vocab") or 32000), "intermediate_size": int(args.get("intermediate") or 4 * hidden),
+            "vocab_size": int(args.get("vocab") or 32000),
+            "intermediate_size": int(args.get("intermediate") or 4 * hidden),
             "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
             "tie_word_embeddings": False, "hidden_act": "silu",
         }

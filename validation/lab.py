@@ -17,7 +17,7 @@ from calculator.hardware import resolve
 from calculator.training import bill, saved_layer_bytes
 from calculator.training.plan import TrainingPlan
 from validation.models import arch_class, lab_shape
-from validation.outcome import Missed, Outcome, Scored, Unpredictable
+from validation.outcome import Missed, Outcome, Scored, UnpredictableError
 from validation.rows import Row
 
 PHASES = ("forward", "loss", "backward", "optimizer")
@@ -28,7 +28,7 @@ _OPTIMIZER = {
     "adamw": "adamw_foreach", "adamw_fused": "adamw_fused", "adamw_loop": "adamw_loop", "adamw_master": "adamw_foreach",
     "sgd": "sgd", "sgd_momentum": "sgd_momentum", "none": "none",
 }  # fmt: skip
-_TARGETS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
+_TARGETS = {f"{name}_proj": name for name in ("q", "k", "v", "o", "gate", "up", "down")}
 _EXPERTS = {"eager_balanced": "eager", "batched_mm": "batched_mm", "grouped_mm": "grouped_mm"}
 
 
@@ -38,14 +38,15 @@ def predict(row: Row) -> Outcome:
     base: dict[str, Any] = {"kind": row.kind, "id": row.id, "complete": True}
     try:
         measured = readings(row.data)
-        shape = lab_shape(json.dumps({k: case.get(k) for k in ("model", "layers", "config", "dropout")}, sort_keys=True))
+        named = {key: case.get(key) for key in ("model", "layers", "config", "dropout")}
+        shape = lab_shape(json.dumps(named, sort_keys=True))
         plan = lab_plan(case, row.data)
         result = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes), replay=False)
         predicted = predictions(result, saved_layer_bytes(shape, plan))
-    except Unpredictable as error:
+    except UnpredictableError as error:
         return _missed(base, error)
     except CalculatorError as error:
-        return _missed(base, Unpredictable("validation.reason.refused", message=error.message))
+        return _missed(base, UnpredictableError("validation.reason.refused", message=error.message))
     tags = {
         "method": "lora" if case.get("lora") else "full",
         "framework": f"transformers {row.data.get('transformers', '')}",
@@ -60,7 +61,7 @@ def predict(row: Row) -> Outcome:
             p = predicted[key]
             scored.append(Scored(**base, key=key, measured=value, predicted=p, low=p, high=p, tags=tags))
         else:
-            reason = Unpredictable("validation.reason.no_figure", key=key).reason
+            reason = UnpredictableError("validation.reason.no_figure", key=key).reason
             missed.append(Missed(**base, key=key, reason=reason))
     return Outcome(**base, wanted=len(measured), scored=tuple(scored), missed=tuple(missed))
 
@@ -82,7 +83,7 @@ def predictions(result: Bill, saved_layers_bytes: int) -> dict[str, int]:
 
 
 def lab_plan(case: Mapping[str, Any], data: Mapping[str, Any]) -> TrainingPlan:
-    """The plan of a lab step. Raises ``Unpredictable`` for an option that no plan has."""
+    """The plan of a lab step. Raises ``UnpredictableError`` for an option that no plan has."""
     lora = case.get("lora")
     values: dict[str, Any] = {
         "method": "lora" if lora else "full",
@@ -126,9 +127,9 @@ def lab_plan(case: Mapping[str, Any], data: Mapping[str, Any]) -> TrainingPlan:
         if name in TrainingPlan.model_fields:
             values[name] = value
         elif value:
-            raise Unpredictable("validation.reason.plan", field=name, value=str(value))
+            raise UnpredictableError("validation.reason.plan", field=name, value=str(value))
     return TrainingPlan.model_validate({key: value for key, value in values.items() if value is not None})
 
 
-def _missed(base: dict[str, Any], error: Unpredictable) -> Outcome:
+def _missed(base: dict[str, Any], error: UnpredictableError) -> Outcome:
     return Outcome(**base, wanted=len(KEYS), missed=tuple(Missed(**base, key=key, reason=error.reason) for key in KEYS))

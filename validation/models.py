@@ -11,7 +11,7 @@ from typing import Any
 
 from calculator.model import read
 from calculator.model.shape import Attention, LatentAttention, ModelShape, MoeMlp, StateMixer
-from validation.outcome import Unpredictable
+from validation.outcome import UnpredictableError
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
 _DROPOUT_KEYS = (
@@ -31,7 +31,7 @@ def config_of(model_id: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The config.json of a model and its quantisation sidecar, if the package has them.
 
     A model whose tensors have the shapes of another's takes that config with its own ``quantization_config``.
-    Raises ``Unpredictable`` ("validation.reason.model") for a model that the package does not know.
+    Raises ``UnpredictableError`` ("validation.reason.model") for a model that the package does not know.
     """
     lines = _lines("models.jsonl")
     if model_id in lines:
@@ -39,7 +39,7 @@ def config_of(model_id: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         return row["config"], row.get("sidecar")
     alias = _lines("aliases.jsonl").get(model_id)
     if alias is None:
-        raise Unpredictable("validation.reason.model", model=model_id)
+        raise UnpredictableError("validation.reason.model", model=model_id)
     row = json.loads(alias)
     config, _ = config_of(row["same_shape_as"])
     config = {key: value for key, value in config.items() if key != "quantization_config"}
@@ -50,9 +50,9 @@ def config_of(model_id: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 @lru_cache(maxsize=512)
 def shape_of(model_id: str | None) -> ModelShape:
-    """The shape of a case's model. Raises ``Unpredictable``, and ``ShapeError`` where the config is not understood."""
+    """The shape of a case's model. Raises ``UnpredictableError``, or ``ShapeError`` if the config is not understood."""
     if not model_id:
-        raise Unpredictable("validation.reason.no_model")
+        raise UnpredictableError("validation.reason.no_model")
     config, sidecar = config_of(model_id)
     return read(config, sidecar=sidecar)
 
@@ -66,7 +66,7 @@ def lab_shape(case_json: str) -> ModelShape:
     config = dict(model) if isinstance(model, dict) else None
     if config is None:
         if model not in lines:
-            raise Unpredictable("validation.reason.model", model=str(model))
+            raise UnpredictableError("validation.reason.model", model=str(model))
         config = dict(json.loads(lines[model])["config"])
     if case.get("layers"):
         config.update({key: case["layers"] for key in _LAYER_KEYS if key in config})

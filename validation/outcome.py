@@ -10,7 +10,7 @@ from calculator.text import Text, Value, text
 from validation.rows import Kind
 
 
-class Unpredictable(Exception):
+class UnpredictableError(Exception):
     """A row, or one of its values, cannot be predicted; ``reason`` says why."""
 
     def __init__(self, key: str, **values: Value | Text) -> None:

@@ -11,7 +11,7 @@ from calculator.model.shape import ModelShape
 from calculator.serving.plan import ServingPlan
 from calculator.training.plan import TrainingPlan
 from validation.cards import card_fields
-from validation.outcome import Unpredictable
+from validation.outcome import UnpredictableError
 from validation.releases import version_of
 
 _NEEDED = ("method", "micro_batch", "seq_len")
@@ -21,12 +21,12 @@ _PACKED_FORMATS = frozenset({"fp8", "awq", "gptq", "int8", "nvfp4", "mxfp4", "bn
 def training_plan(case: Mapping[str, Any]) -> TrainingPlan:
     """The plan of a training case.
 
-    Raises ``Unpredictable``: "validation.reason.open" where the method, the batch or the length is unknown,
+    Raises ``UnpredictableError``: "validation.reason.open" where the method, the batch or the length is unknown,
     "validation.reason.plan" for a value that the plan does not take.
     """
     for field in _NEEDED:
         if case.get(field) is None:
-            raise Unpredictable("validation.reason.open", field=field)
+            raise UnpredictableError("validation.reason.open", field=field)
     values = _shared(case, TrainingPlan.model_fields)
     if isinstance(values.get("adapter"), Mapping):
         values["adapter"] = {key: value for key, value in values["adapter"].items() if value is not None}
@@ -44,7 +44,7 @@ def serving_plan(case: Mapping[str, Any], shape: ModelShape) -> ServingPlan:
     engine's admission check.
 
     A stored quantisation is kept as the checkpoint has it; an unquantised checkpoint takes the case's format at load.
-    Readings over all devices are those of one device that holds everything. Raises ``Unpredictable``.
+    Readings over all devices are those of one device that holds everything. Raises ``UnpredictableError``.
     """
     flags = case.get("flags") or {}
     values = _shared(flags, ServingPlan.model_fields) | _shared(case, ServingPlan.model_fields)
@@ -52,7 +52,7 @@ def serving_plan(case: Mapping[str, Any], shape: ModelShape) -> ServingPlan:
         values["runner"] = case["engine_generation"]
     if values.get("engine_version") is None and case.get("engine") == "vllm" and case.get("date"):
         values["engine_version"] = version_of("vllm", case["date"])
-    if shape.quantization is not None and case.get("weights") in _PACKED_FORMATS or case.get("weights") == "other":
+    if case.get("weights") == "other" or (shape.quantization and case.get("weights") in _PACKED_FORMATS):
         values.pop("weights", None)
     observed = case.get("observed") or {}
     total = case.get("gpu_total_bytes")
@@ -72,10 +72,10 @@ def _shared(case: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any
 
 
 def validated(kind: type[Any], values: dict[str, Any]) -> Any:
-    """A plan of these values. Raises ``Unpredictable`` ("validation.reason.plan") for one that the plan does not take."""
+    """A plan of these values. Raises ``UnpredictableError`` ("validation.reason.plan") for a value it does not take."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "plan"
-        raise Unpredictable("validation.reason.plan", field=field, value=str(first.get("input"))[:80]) from None
+        raise UnpredictableError("validation.reason.plan", field=field, value=str(first.get("input"))[:80]) from None

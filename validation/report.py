@@ -28,7 +28,7 @@ def _print_kind(kind: str, found: Mapping[str, Any], console: Console, language:
     rows = found["rows"]
     console.rule(say(f"validation.kind.{kind}"))
     console.print(
-        say("validation.rows", **{f"{name}_count": value for name, value in rows.items()}), soft_wrap=True, highlight=False
+        say("validation.rows", **{f"{name}_count": n for name, n in rows.items()}), soft_wrap=True, highlight=False
     )
     if found["quantities"]:
         entries = [(key, figure) for key, figure in found["quantities"].items()]

@@ -12,6 +12,10 @@ from typing import Any, Literal
 from calculator.base import Frozen
 
 Kind = Literal["training", "serving", "facts", "lab", "unknown"]
+_LAB_DEFAULTS = {
+    "batch": 1, "precision": "bf16", "attn": "sdpa", "optim": "adamw", "flow": "trainer", "accum": 1, "steps": 1,
+    "accumulate": "inplace",
+}  # fmt: skip
 PACKAGED: tuple[Kind, ...] = ("training", "serving", "facts", "lab")
 
 
@@ -42,11 +46,9 @@ def lab_id(case: Mapping[str, Any]) -> str:
 
     ``{"model": "gpt2", "seq": 1024, "layers": 2, "ckpt": True}`` is "lab:gpt2 ckpt layers=2 seq=1024".
     """
-    plain = {"batch": 1, "precision": "bf16", "attn": "sdpa", "optim": "adamw", "flow": "trainer", "accum": 1, "steps": 1,
-             "accumulate": "inplace"}  # fmt: skip
     parts = []
     for name, value in sorted(case.items()):
-        if name in ("model", "detail") or value in (None, False) or plain.get(name) == value:
+        if name in ("model", "detail") or value in (None, False) or _LAB_DEFAULTS.get(name) == value:
             continue
         shown = json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
         parts.append(name if value is True else f"{name}={shown}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from calculator.render import render
 from validation import facts, lab, score, serving, training
-from validation.outcome import Missed, Outcome, Unpredictable
+from validation.outcome import Missed, Outcome, UnpredictableError
 from validation.rows import Kind, Row
 
 _PREDICTORS: dict[Kind, Callable[[Row], Outcome]] = {
@@ -21,11 +21,13 @@ _PREDICTORS: dict[Kind, Callable[[Row], Outcome]] = {
 def predict(row: Row) -> Outcome:
     """The outcome of any row. A malformed row is reported as missed with the reason, never dropped."""
     if row.kind == "unknown":
-        return _missed(row, Unpredictable("validation.reason.kind"))
+        return _missed(row, UnpredictableError("validation.reason.kind"))
     try:
         return _PREDICTORS[row.kind](row)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        return _missed(row, Unpredictable("validation.reason.failed", error=f"{type(error).__name__}: {error}"[:200]))
+        return _missed(
+            row, UnpredictableError("validation.reason.failed", error=f"{type(error).__name__}: {error}"[:200])
+        )
 
 
 def predict_all(rows: Iterable[Row]) -> list[Outcome]:
@@ -33,7 +35,7 @@ def predict_all(rows: Iterable[Row]) -> list[Outcome]:
     return [predict(row) for row in rows]
 
 
-def _missed(row: Row, error: Unpredictable) -> Outcome:
+def _missed(row: Row, error: UnpredictableError) -> Outcome:
     complete = row.data.get("complete") is not False
     keys = row.data.get("score") if isinstance(row.data.get("score"), list) else None
     missed = tuple(

@@ -84,7 +84,8 @@ def groups(values: Sequence[Scored], by: Sequence[str] = GROUP_BY) -> list[dict[
                 grouped[name, value.tags[name], value.key].append(value)
     ordered = sorted(grouped.items(), key=lambda item: (by.index(item[0][0]), item[0][2], -len(item[1]), item[0][1]))
     return [
-        {"by": name, "value": tag, "quantity": key, **figures(members).model_dump()} for (name, tag, key), members in ordered
+        {"by": name, "value": tag, "quantity": key, **figures(members).model_dump()}
+        for (name, tag, key), members in ordered
     ]
 
 

@@ -17,7 +17,7 @@ from calculator.model.shape import ModelShape
 from calculator.serving import bill
 from calculator.serving.plan import ServingPlan
 from validation.models import shape_of
-from validation.outcome import Missed, Outcome, Scored, Unpredictable, as_range
+from validation.outcome import Missed, Outcome, Scored, UnpredictableError, as_range
 from validation.plans import serving_plan
 from validation.rows import Row
 
@@ -32,7 +32,7 @@ def predict(row: Row) -> Outcome:
     measured = case.get("measured") or {}
     asked = tuple(case.get("score") or ())
     keys = asked + tuple(f"{key}{_END_TO_END}" for key in asked if key in GEOMETRY)
-    base = {"kind": row.kind, "id": row.id, "complete": bool(case.get("complete"))}
+    base: dict[str, Any] = {"kind": row.kind, "id": row.id, "complete": bool(case.get("complete"))}
     if not keys:
         return Outcome(**base, wanted=0)
     scored, missed = [], []
@@ -42,23 +42,22 @@ def predict(row: Row) -> Outcome:
         result = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes))
         pool = measured.get("kv_pool_bytes")
         from_pool = _with_pool(shape, plan, pool) if pool is not None and pool > 0 else result
-    except Unpredictable as error:
-        return Outcome(**base, wanted=len(keys), missed=tuple(Missed(**base, key=key, reason=error.reason) for key in keys))
+    except UnpredictableError as error:
+        return _missed(base, keys, error)
     except CalculatorError as error:
-        reason = Unpredictable("validation.reason.refused", message=error.message).reason
-        return Outcome(**base, wanted=len(keys), missed=tuple(Missed(**base, key=key, reason=reason) for key in keys))
+        return _missed(base, keys, UnpredictableError("validation.reason.refused", message=error.message))
     tags = tags_of(case)
     card_known = bool(case.get("gpu") or case.get("gpu_total_bytes") or plan.kv_cache_memory_bytes)
     for key in keys:
         plain = key.removesuffix(_END_TO_END)
         try:
             if plain not in measured:
-                raise Unpredictable("validation.reason.no_reading", key=plain)
+                raise UnpredictableError("validation.reason.no_reading", key=plain)
             geometry = key in GEOMETRY and from_pool is not result
             if not card_known and (key in _NEEDS_CARD or (key in GEOMETRY and not geometry)) and _fills_card(case):
-                raise Unpredictable("validation.reason.no_card")
+                raise UnpredictableError("validation.reason.no_card")
             value, low, high = as_range(figure(from_pool if geometry else result, plain))
-        except Unpredictable as error:
+        except UnpredictableError as error:
             missed.append(Missed(**base, key=key, reason=error.reason))
             continue
         scored.append(
@@ -68,10 +67,10 @@ def predict(row: Row) -> Outcome:
 
 
 def figure(result: Bill, key: str) -> Range | int | float:
-    """The bill's figure of a name, with its range where it has one. Raises ``Unpredictable``."""
+    """The bill's figure of a name, with its range where it has one. Raises ``UnpredictableError``."""
     serving = result.serving
     if serving is None or not hasattr(serving, key):
-        raise Unpredictable("validation.reason.no_figure", key=key)
+        raise UnpredictableError("validation.reason.no_figure", key=key)
     value: int | float = getattr(serving, key)
     return serving.ranges.get(key, value)
 
@@ -86,6 +85,11 @@ def _fills_card(case: Mapping[str, Any]) -> bool:
     return case.get("engine") not in ("llama_cpp", "ollama") and not (case.get("observed") or {}).get(
         "free_before_pool_bytes"
     )
+
+
+def _missed(base: dict[str, Any], keys: tuple[str, ...], error: UnpredictableError) -> Outcome:
+    missed = tuple(Missed(**base, key=key, reason=error.reason) for key in keys)
+    return Outcome(**base, wanted=len(keys), missed=missed)
 
 
 def tags_of(case: Mapping[str, Any]) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Predicting a measured training run.
 
 The readings, per GPU: ``peak_allocated_bytes`` (live tensors), ``peak_active_bytes`` (with blocks that still wait for
-another stream: between allocated and reserved), ``peak_reserved_bytes`` (the allocator's total), ``process_bytes`` (what
-nvidia-smi shows), ``end_allocated_bytes`` (live tensors after the run) and ``unspecified_bytes`` (a published figure of
-unknown kind: compared with reserved, in range anywhere between allocated and process).
+another stream: between allocated and reserved), ``peak_reserved_bytes`` (the allocator's total), ``process_bytes``
+(what nvidia-smi shows), ``end_allocated_bytes`` (live tensors after the run) and ``unspecified_bytes`` (a published
+figure of unknown kind: compared with reserved, in range anywhere between allocated and process).
 """
 
 from __future__ import annotations
@@ -16,9 +16,14 @@ from calculator.errors import CalculatorError
 from calculator.hardware import resolve
 from calculator.training import bill
 from validation.models import arch_class, shape_of
-from validation.outcome import Judged, Missed, Outcome, Scored, Unpredictable, as_range
+from validation.outcome import Judged, Missed, Outcome, Scored, UnpredictableError, as_range
 from validation.plans import training_plan
 from validation.rows import Row
+
+_GROUP = (
+    "source_group", "model", "framework", "method", "base_quant", "sharding", "n_gpus", "checkpointing", "loss",
+    "attention", "adapter",
+)  # fmt: skip
 
 
 def predict(row: Row) -> Outcome:
@@ -27,26 +32,26 @@ def predict(row: Row) -> Outcome:
     keys = () if case.get("saturated") else tuple(case.get("score") or ())
     complete = bool(case.get("complete"))
     judged_wanted = case.get("fits") is not None
-    base = {"kind": row.kind, "id": row.id, "complete": complete}
+    base: dict[str, Any] = {"kind": row.kind, "id": row.id, "complete": complete}
     if not keys and not judged_wanted:
         return Outcome(**base, wanted=0)
     try:
         shape = shape_of(case.get("model"))
         plan = training_plan(case)
         result = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes))
-    except Unpredictable as error:
+    except UnpredictableError as error:
         return _missed(base, keys, error)
     except CalculatorError as error:
-        return _missed(base, keys, Unpredictable("validation.reason.refused", message=error.message))
+        return _missed(base, keys, UnpredictableError("validation.reason.refused", message=error.message))
     tags = tags_of(case) | {"arch_class": arch_class(shape)}
     scored, missed = [], []
     for key in keys:
         measured = (case.get("measured") or {}).get(key)
         try:
             if measured is None:
-                raise Unpredictable("validation.reason.no_reading", key=key)
+                raise UnpredictableError("validation.reason.no_reading", key=key)
             value, low, high = as_range(reading(result, key))
-        except Unpredictable as error:
+        except UnpredictableError as error:
             missed.append(Missed(**base, key=key, reason=error.reason))
             continue
         scored.append(Scored(**base, key=key, measured=measured, predicted=value, low=low, high=high, tags=tags))
@@ -57,7 +62,7 @@ def predict(row: Row) -> Outcome:
 
 
 def reading(result: Bill, key: str) -> Range:
-    """What the bill predicts for a reading. Raises ``Unpredictable`` for a reading that it has no figure for."""
+    """What the bill predicts for a reading. Raises ``UnpredictableError`` for a reading that it has no figure for."""
     if key == "peak_allocated_bytes":
         return result.allocated
     if key == "peak_reserved_bytes":
@@ -73,7 +78,7 @@ def reading(result: Bill, key: str) -> Range:
         for phase in result.phases:
             if phase.name == "end":
                 return Range.exact(phase.allocated_bytes)
-    raise Unpredictable("validation.reason.no_figure", key=key)
+    raise UnpredictableError("validation.reason.no_figure", key=key)
 
 
 def tags_of(case: Mapping[str, Any]) -> dict[str, str]:
@@ -86,12 +91,11 @@ def tags_of(case: Mapping[str, Any]) -> dict[str, str]:
         "model": str(case.get("model")),
         "url": str(case.get("source") or ""),
     }
-    settings = ("framework", "method", "base_quant", "sharding", "n_gpus", "checkpointing", "loss", "attention", "adapter")
-    tags["group"] = " ".join(str(case.get(field)) for field in ("source_group", "model", *settings))
+    tags["group"] = " ".join(str(case.get(field)) for field in _GROUP)
     return tags
 
 
-def _missed(base: dict[str, Any], keys: tuple[str, ...], error: Unpredictable) -> Outcome:
+def _missed(base: dict[str, Any], keys: tuple[str, ...], error: UnpredictableError) -> Outcome:
     missed = [Missed(**base, key=key, reason=error.reason) for key in keys] or [
         Missed(**base, key=None, reason=error.reason)
     ]
