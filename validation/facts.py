@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calculator.bill import Bill
+from calculator.bill import Bill, ServingFigures
 from calculator.errors import CalculatorError
 from calculator.hardware import resolve
 from calculator.model import read
@@ -77,16 +77,16 @@ def value_of(shape: ModelShape, quantity: str, args: Mapping[str, Any]) -> float
         return figures.kv_tokens
     if quantity == "other":
         return _other(shape, figures, str(args.get("name")), args)
-    raise UnpredictableError("validation.reason.no_figure", key=quantity)
+    raise UnpredictableError("validation.reason.no_figure", quantity=quantity)
 
 
-def _other(shape: ModelShape, figures: Any, name: str, args: Mapping[str, Any]) -> float:
+def _other(shape: ModelShape, figures: ServingFigures, name: str, args: Mapping[str, Any]) -> float:
     if name == "kv_swa_bytes" and args.get("cells"):
         return int(args["cells"]) * _ELEMENT_BYTES[str(args["dtype"])] * sum(_token_elements(shape, windowed=True))
     known = {"state_bytes_total": "state_bytes", "kv_full_bytes": "kv_full_bytes", "kv_swa_bytes": "kv_swa_bytes"}
     found = getattr(figures, known.get(name, name), None)
     if found is None:
-        raise UnpredictableError("validation.reason.no_figure", key=name)
+        raise UnpredictableError("validation.reason.no_figure", quantity=name)
     return float(found)
 
 
@@ -119,7 +119,7 @@ def _token_elements(shape: ModelShape, *, windowed: bool) -> list[int]:
     return [_elements(m) for m in mixers if isinstance(m, Attention) and bool(m.window or m.chunk) is windowed]
 
 
-def _figures(shape: ModelShape, args: Mapping[str, Any]) -> Any:
+def _figures(shape: ModelShape, args: Mapping[str, Any]) -> ServingFigures:
     tp, pp = int(args.get("tp") or 1), int(args.get("pp") or 1)
     dtype = str(args.get("dtype") or "")
     values: dict[str, Any] = {
@@ -144,10 +144,10 @@ def _figures(shape: ModelShape, args: Mapping[str, Any]) -> Any:
         if name not in ServingPlan.model_fields:
             raise UnpredictableError("validation.reason.plan", field=name, value=str(value))
         values[name] = value
-    plan: ServingPlan = validated(ServingPlan, {key: value for key, value in values.items() if value is not None})
+    plan = validated(ServingPlan, {key: value for key, value in values.items() if value is not None})
     result: Bill = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes))
     if result.serving is None:
-        raise UnpredictableError("validation.reason.no_figure", key="serving")
+        raise UnpredictableError("validation.reason.no_figure", quantity="serving")
     return result.serving
 
 

@@ -61,7 +61,7 @@ def predict(row: Row) -> Outcome:
             p = predicted[key]
             scored.append(Scored(**base, key=key, measured=value, predicted=p, low=p, high=p, tags=tags))
         else:
-            reason = UnpredictableError("validation.reason.no_figure", key=key).reason
+            reason = UnpredictableError("validation.reason.no_figure", quantity=key).reason
             missed.append(Missed(**base, key=key, reason=reason))
     return Outcome(**base, wanted=len(measured), scored=tuple(scored), missed=tuple(missed))
 

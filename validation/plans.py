@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -14,6 +14,7 @@ from validation.cards import card_fields
 from validation.outcome import UnpredictableError
 from validation.releases import version_of
 
+P = TypeVar("P", TrainingPlan, ServingPlan)
 _NEEDED = ("method", "micro_batch", "seq_len")
 _PACKED_FORMATS = frozenset({"fp8", "awq", "gptq", "int8", "nvfp4", "mxfp4", "bnb_nf4", "other"})
 
@@ -71,7 +72,7 @@ def _shared(case: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any
     return {key: case[key] for key in fields if case.get(key) is not None and key not in ("gpu", "gpu_capacity_bytes")}
 
 
-def validated(kind: type[Any], values: dict[str, Any]) -> Any:
+def validated(kind: type[P], values: dict[str, Any]) -> P:
     """A plan of these values. Raises ``UnpredictableError`` ("validation.reason.plan") for a value it does not take."""
     try:
         return kind.model_validate(values)

@@ -52,7 +52,7 @@ def predict(row: Row) -> Outcome:
         plain = key.removesuffix(_END_TO_END)
         try:
             if plain not in measured:
-                raise UnpredictableError("validation.reason.no_reading", key=plain)
+                raise UnpredictableError("validation.reason.no_reading", quantity=plain)
             geometry = key in GEOMETRY and from_pool is not result
             if not card_known and (key in _NEEDS_CARD or (key in GEOMETRY and not geometry)) and _fills_card(case):
                 raise UnpredictableError("validation.reason.no_card")
@@ -70,7 +70,7 @@ def figure(result: Bill, key: str) -> Range | int | float:
     """The bill's figure of a name, with its range where it has one. Raises ``UnpredictableError``."""
     serving = result.serving
     if serving is None or not hasattr(serving, key):
-        raise UnpredictableError("validation.reason.no_figure", key=key)
+        raise UnpredictableError("validation.reason.no_figure", quantity=key)
     value: int | float = getattr(serving, key)
     return serving.ranges.get(key, value)
 

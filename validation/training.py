@@ -49,7 +49,7 @@ def predict(row: Row) -> Outcome:
         measured = (case.get("measured") or {}).get(key)
         try:
             if measured is None:
-                raise UnpredictableError("validation.reason.no_reading", key=key)
+                raise UnpredictableError("validation.reason.no_reading", quantity=key)
             value, low, high = as_range(reading(result, key))
         except UnpredictableError as error:
             missed.append(Missed(**base, key=key, reason=error.reason))
@@ -78,7 +78,7 @@ def reading(result: Bill, key: str) -> Range:
         for phase in result.phases:
             if phase.name == "end":
                 return Range.exact(phase.allocated_bytes)
-    raise UnpredictableError("validation.reason.no_figure", key=key)
+    raise UnpredictableError("validation.reason.no_figure", quantity=key)
 
 
 def tags_of(case: Mapping[str, Any]) -> dict[str, str]:
