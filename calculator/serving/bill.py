@@ -1,0 +1,180 @@
+"""The serving bill: an engine's start as items, totals and the capacity that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, floor
+from types import MappingProxyType
+
+from calculator.bill import Basis, Bill, Item, Layer, Phase, Range, ServingFigures, Verdict
+from calculator.errors import PlanError
+from calculator.hardware import Gpu
+from calculator.model.shape import ModelShape
+from calculator.serving.engines import vllm
+from calculator.serving.plan import ServingPlan
+from calculator.serving.start import ZERO, Span, Start, Term
+from calculator.sources import Source
+from calculator.text import Text, text
+
+_STARTS: MappingProxyType[str, Callable[[ModelShape, ServingPlan, Gpu], Start]] = MappingProxyType({"vllm": vllm.start})
+
+_FREE_SOURCE = Source(title="The card's total less everything above")
+_PHASES = ("load", "profile", "serve")
+
+
+def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: object = None) -> Start:
+    """The engine's start, term by term. Raises ``PlanError`` ("serving.unknown_engine") and the engine's own."""
+    begin = _STARTS.get(plan.engine)
+    if begin is None:
+        raise PlanError("serving.unknown_engine", field="engine", engine=plan.engine)
+    return begin(shape, plan, gpu)
+
+
+def geometry(shape: ModelShape, plan: ServingPlan, gpu: Gpu, pool_bytes: int) -> tuple[int, float]:
+    """Tokens and concurrent requests of ``max_model_len`` that a cache pool of ``pool_bytes`` per GPU holds, as the
+    engine prints them: the cache's geometry alone."""
+    begun = start(shape, plan.model_copy(update={"kv_cache_memory_bytes": pool_bytes}), gpu)
+    length = begun.max_model_len
+    return begun.cache.tokens(pool_bytes, length), begun.cache.concurrency(pool_bytes, length)
+
+
+def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: object = None) -> Bill:
+    """The itemised memory of the tightest GPU of one replica.
+
+    ``need`` is weights, the wished requests' cache, workspace and overheads; ``process`` is the reservation: what the
+    engine takes of the card once it runs. The items add up to the reservation: ``kv_cache`` is the pool where the
+    engine starts, and what the wish needs where it does not. ``stored`` replaces computed weight bytes by those read
+    from the checkpoint's headers.
+
+    Verdict: *fits* if the engine starts with the plan's context and holds the wished requests, *tight* if it starts
+    and holds fewer, *does not fit* if it does not start. Raises ``PlanError`` for what the engine cannot run.
+    """
+    begun = start(shape, plan, gpu, stored)
+    cache, replicas = begun.cache, begun.replicas
+    context = min(plan.context_tokens or begun.max_model_len, begun.max_model_len)
+    wished = ceil(plan.concurrency / replicas)
+    needed = cache.needed(min(wished, begun.max_num_seqs), context)
+    one = cache.needed(1, begun.max_model_len)
+    pool = begun.pool
+    if begun.pool_follows_wish:
+        pool = Span.exact(pool.value)
+    refusal = begun.refusal or _refusal(begun, one, gpu)
+    starts = refusal is None
+    held = pool if starts else Span.exact(needed)
+    held = Span(max(held.value, 0), max(held.low, 0), max(held.high, 0))
+    per_replica = cache.concurrency(pool.value, context) if starts else 0.0
+    at_context = min(per_replica, float(begun.max_num_seqs)) * replicas
+    items = _items(begun, held, needed, gpu)
+    totals = {layer: _sum(items, layer) for layer in ("tensor", "process")}
+    allocated = totals["tensor"]
+    process = allocated + totals["process"]
+    fixed = begun.weights.span + begun.activation.span + begun.non_torch.span + begun.context.span
+    fixed += begun.cuda_graphs.span + (begun.state.span if begun.state else ZERO)
+    need = _range(fixed + Span.exact(needed))
+    verdict: Verdict = "does_not_fit"
+    if starts:
+        verdict = "fits" if wished <= begun.max_num_seqs and floor(per_replica + 1e-9) >= wished else "tight"
+    tokens = cache.tokens(pool.value, begun.max_model_len)
+    most = cache.concurrency(pool.value, begun.max_model_len)
+    figures = ServingFigures(
+        weights_bytes=begun.weights.span.value, activation_bytes=begun.activation.span.value,
+        non_torch_bytes=begun.non_torch.span.value, cuda_graph_bytes=begun.cuda_graphs.span.value,
+        kv_pool_bytes=pool.value, kv_tokens=tokens, max_concurrency=most, bytes_per_token=cache.bytes_per_token,
+        state_bytes_per_sequence=cache.state_bytes_per_sequence, budget_bytes=begun.budget_bytes,
+        needed_pool_bytes=needed, wished_requests=plan.concurrency, starts=starts, refusal=refusal,
+        max_model_len=begun.max_model_len, max_num_seqs=begun.max_num_seqs,
+        max_num_batched_tokens=begun.max_num_batched_tokens, memory_fraction=begun.memory_fraction,
+        block_size=cache.block_size, kv_needed_bytes=one, requests_at_context=at_context,
+        practical_requests=floor(at_context * plan.practical_share + 1e-9),
+        longest_context_tokens=cache.longest(pool.value),
+        compute_buffer_bytes=begun.activation.span.value, kv_full_bytes=begun.kv_full_bytes,
+        kv_swa_bytes=begun.kv_swa_bytes, state_bytes=begun.state.span.value if begun.state else 0,
+        host_bytes=begun.host_bytes, process_bytes=process.value, replicas=replicas,
+        ranges=_ranges(begun, pool, process),
+    )  # fmt: skip
+    return Bill(
+        items=items, phases=_phases(items), peak_phase="serve", allocated=allocated, reserved=allocated,
+        process=process, need=need, capacity_bytes=gpu.total_bytes, verdict=verdict, rank=begun.rank,
+        rank_spread=begun.rank_spread, assumptions=begun.assumptions, serving=figures,
+    )  # fmt: skip
+
+
+def _refusal(begun: Start, one: int, gpu: Gpu) -> Text | None:
+    """Why the engine would not start, or None."""
+    if begun.pool.value <= 0:
+        return text("serving.refused.no_pool", budget_bytes=begun.budget_bytes, missing_bytes=-begun.pool.value)
+    if begun.needs_whole_request and one > begun.pool.value:
+        return text(
+            "serving.refused.one_request", context_tokens=begun.max_model_len, needed_bytes=one,
+            pool_bytes=begun.pool.value, longest_tokens=begun.cache.longest(begun.pool.value),
+        )  # fmt: skip
+    return None
+
+
+def _items(begun: Start, held: Span, needed: int, gpu: Gpu) -> tuple[Item, ...]:
+    pool_text = begun.pool_formula
+    rows: list[tuple[str, Term, Layer, tuple[str, ...]]] = [
+        ("weights", begun.weights, "tensor", _PHASES),
+        ("kv_cache", Term(held, pool_text, "computed", begun.pool_source), "tensor", ("serve",)),
+        ("activation", begun.activation, "tensor", ("profile", "serve")),
+        ("cuda_graphs", begun.cuda_graphs, "tensor", ("serve",)),
+        ("non_torch", begun.non_torch, "process", _PHASES),
+        ("context", begun.context, "process", _PHASES),
+    ]
+    if begun.state is not None:
+        rows.insert(2, ("state", begun.state, "tensor", ("serve",)))
+    items = [_item(key, term, layer, phases) for key, term, layer, phases in rows]
+    taken = Span(0, 0, 0)
+    for _, term, _, _ in rows:
+        taken += term.span
+    free = taken.rest_of(gpu.total_bytes)
+    unused = Term(
+        Span(max(free.value, 0), max(free.low, 0), max(free.high, 0)),
+        text("serving.item.unused", total_bytes=gpu.total_bytes), "computed", _FREE_SOURCE,
+    )  # fmt: skip
+    items.append(_item("unused", unused, "free", _PHASES))
+    return tuple(item for item in items if item.high > 0 or item.key == "kv_cache")
+
+
+def _item(key: str, term: Term, layer: Layer, phases: tuple[str, ...]) -> Item:
+    span, basis = term.span, term.basis
+    plain: Basis = basis
+    return Item(
+        key=key, bytes=span.value, max_bytes=span.value, low=max(span.low, 0), high=span.high, layer=layer,
+        phases=phases, formula=term.formula, divided_by=term.divided_by, basis=plain, source=term.source,
+    )  # fmt: skip
+
+
+def _sum(items: tuple[Item, ...], layer: str) -> Range:
+    chosen = [item for item in items if item.layer == layer]
+    return Range(value=sum(i.bytes for i in chosen), low=sum(i.low for i in chosen), high=sum(i.high for i in chosen))
+
+
+def _range(span: Span) -> Range:
+    return Range(value=span.value, low=max(span.low, 0), high=span.high)
+
+
+def _phases(items: tuple[Item, ...]) -> tuple[Phase, ...]:
+    found = []
+    for name in _PHASES:
+        alive = {i.key: i.bytes for i in items if i.layer == "tensor" and name in i.phases}
+        found.append(Phase(name=name, allocated_bytes=sum(alive.values()), items=alive))
+    return tuple(found)
+
+
+def _ranges(begun: Start, pool: Span, process: Range) -> dict[str, Range]:
+    """Low and high of every figure that is not exact. A pool below nothing counts as empty."""
+    found = {
+        "weights_bytes": _range(begun.weights.span),
+        "activation_bytes": _range(begun.activation.span),
+        "compute_buffer_bytes": _range(begun.activation.span),
+        "non_torch_bytes": _range(begun.non_torch.span),
+        "cuda_graph_bytes": _range(begun.cuda_graphs.span),
+        "process_bytes": process,
+    }
+    if pool.value >= 0 and pool.low != pool.high:
+        found["kv_pool_bytes"] = _range(pool)
+        length, cache = begun.max_model_len, begun.cache
+        low, high = (cache.tokens(max(end, 0), length) for end in (pool.low, pool.high))
+        found["kv_tokens"] = Range(value=cache.tokens(pool.value, length), low=low, high=high)
+    return found

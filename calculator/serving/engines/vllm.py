@@ -1,0 +1,286 @@
+"""vLLM: a budget that is a fraction of the card, a profiling run, and the rest for the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from calculator.hardware import Gpu
+from calculator.model.shape import Attention, LatentAttention, ModelShape, StateMixer
+from calculator.serving.cache import Spec, cache_format, layer_specs
+from calculator.serving.engines import vllm_rules as rules
+from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activation
+from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
+from calculator.serving.loaded import load
+from calculator.serving.plan import ServingPlan
+from calculator.serving.split import Split, ceil_div, round_up, split_of
+from calculator.serving.start import ZERO, Span, Start, Term
+from calculator.serving.versions import Version, at, parse
+from calculator.serving.weights import RankWeights
+from calculator.sources import Source
+from calculator.text import Text, text
+from calculator.units import GIB
+
+MLA_BACKEND: Version = (0, 7, 1)
+"""Before this release MLA models stored full heads, padded to 256."""
+
+CACHE_SOURCE = rules.source("vllm/v1/core/kv_cache_utils.py, vllm/v1/kv_cache_interface.py", "0.4 to 0.33")
+WEIGHTS_SOURCE = Source(title="Tensor shapes and their stored format, divided as vLLM's layers do",
+                        url="https://github.com/vllm-project/vllm/tree/main/vllm/model_executor/layers",
+                        checked_on="2026-11-29")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The plan with the engine's defaults filled in."""
+
+    version: Version
+    runner: str
+    context: int
+    seqs: int
+    tokens: int
+    fraction: float
+    sampler: str
+    guessed_sampler: bool
+    chunked: bool
+    state_pages: int | None
+    assumptions: tuple[Text, ...]
+
+
+def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
+    """Release, runner and defaults. What had to be filled in is listed as assumptions."""
+    notes: list[Text] = []
+    if plan.engine_version is not None:
+        version = parse(plan.engine_version)
+    else:
+        version = rules.NEWEST_V0 if plan.runner == "v0" else rules.NEWEST
+        notes.append(text("serving.assume.version", engine="vLLM", version=".".join(map(str, version))))
+    if version > rules.NEWEST:
+        notes.append(text("serving.assume.newer", version=plan.engine_version or "", newest="0.33.0"))
+    runner = plan.runner or rules.default_runner(version, shape)
+    context = plan.max_model_len or shape.max_context or 2048
+    if plan.max_model_len is None:
+        notes.append(text("serving.assume.max_model_len", context_tokens=context))
+    chunked = runner != "v0" or _chunks_by_itself(shape, plan, context)
+    seqs = plan.max_num_seqs or rules.default_seqs(runner, version, gpu)
+    if plan.max_num_batched_tokens is not None:
+        tokens = plan.max_num_batched_tokens
+    else:
+        tokens = rules.default_tokens(
+            runner, version, gpu, plan.usage, context, multimodal=bool(shape.towers), chunked=chunked
+        )
+        tokens = max(tokens, seqs) if runner != "v0" else tokens
+        tokens = min(tokens, seqs * context) if runner != "v0" else tokens
+    if plan.max_num_seqs is None or plan.max_num_batched_tokens is None:
+        notes.append(text("serving.assume.batch", seqs_count=seqs, batched_tokens=tokens, gpu=gpu.name))
+    fraction = plan.memory_fraction
+    if fraction is None:
+        fraction = at(rules.FRACTION, version).value
+        notes.append(text("serving.assume.fraction", fraction=fraction))
+    sampler, guessed = rules.sampler_of(plan, version, runner, gpu)
+    if guessed:
+        notes.append(text("serving.assume.sampler"))
+    pages, note = _state_pages(shape, plan, version)
+    if note is not None:
+        notes.append(note)
+    return Settings(
+        version, runner, context, min(seqs, tokens), tokens, fraction, sampler, guessed, chunked, pages, tuple(notes)
+    )
+
+
+def _chunks_by_itself(shape: ModelShape, plan: ServingPlan, context: int) -> bool:
+    windows = any(isinstance(b.mixer, Attention) and b.mixer.window for b in shape.blocks)
+    if plan.max_num_batched_tokens is not None and plan.max_num_batched_tokens < context:
+        return True
+    return context > rules.CHUNKED_FROM and not windows and not shape.towers
+
+
+def _state_pages(shape: ModelShape, plan: ServingPlan, version: Version) -> tuple[int | None, Text | None]:
+    """Pages of a state that a request holds: 1, or 2 with prefix caching in mode "align"; None: one for every block
+    (mode "all"). vllm/model_executor/models/config.py, 0.16.0 to 0.33.0."""
+    states = [b.mixer for b in shape.blocks if isinstance(b.mixer, StateMixer)]
+    if not states:
+        return 1, None
+    caching = plan.prefix_caching
+    note = None
+    if caching is None:
+        caching = version >= (0, 16, 0)
+        if caching:
+            note = text("serving.assume.prefix_caching")
+    if not caching:
+        return 1, note
+    if version < (0, 16, 0):
+        return None, note
+    whole = all(mixer.variant in ("mamba1", "mamba2") for mixer in states) and version < (0, 24, 0)
+    return (None if whole else 2), note
+
+
+def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: range, chosen: Settings) -> VllmCache:
+    """The cache of one stage's layers."""
+    form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
+    specs = layer_specs(shape, layers, split.tp, form)
+    latent = next((b.mixer for b in shape.blocks if isinstance(b.mixer, LatentAttention)), None)
+    version = chosen.version
+    if latent is not None and version < MLA_BACKEND:
+        specs = {Spec("full", latent.heads // split.tp * 2 * form.vector_bytes(256)): len(layers)}
+    block = plan.block_size or _block(latent, rules.capability_of(gpu), version)
+    return lay_out(
+        specs, cache_rules(version, chosen.runner), block=block,
+        in_flight=_in_flight(chosen, split), state_pages=chosen.state_pages, state_alignment=16, dcp=split.dcp,
+    )  # fmt: skip
+
+
+def _block(latent: LatentAttention | None, capability: float, version: Version) -> int:
+    """16 tokens; MLA back ends raise it: FlashMLA 64 on Hopper, CUTLASS 128 on Blackwell (vllm/platforms/cuda.py)."""
+    if latent is None or version < (0, 8, 0):
+        return 16
+    if latent.indexer_head_dim or 9 <= capability < 10:
+        return 64
+    return 128 if 10 <= capability < 12 else 16
+
+
+def _in_flight(chosen: Settings, split: Split) -> int:
+    """Tokens of a step beside the window: T, from 0.27 T times the batches in flight (vllm/config/vllm.py, 0.29.0)."""
+    if chosen.runner == "v0":
+        return 0
+    if chosen.version < (0, 27, 0):
+        return chosen.tokens
+    if chosen.runner == "v2":
+        return chosen.tokens * (split.pp + 1)
+    return chosen.tokens * (2 if split.pp == 1 else split.pp)
+
+
+def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Start:
+    """The start of the tightest stage."""
+    stages = ranks(shape, plan, gpu)
+    context = plan.context_tokens or stages[0].max_model_len
+    tightest = min(stages, key=lambda s: (s.cache.concurrency(s.pool.value, context), s.pool.value))
+    if len(stages) > 1:
+        spread = {f"stage {i}": s.weights.span.value for i, s in enumerate(stages)}
+        tightest = replace(tightest, rank_spread=spread)
+    return tightest
+
+
+def ranks(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> tuple[Start, ...]:
+    """Every pipeline stage's start, first to last."""
+    split = split_of(plan, shape)
+    weights = load(shape, plan, split)
+    chosen = settings(shape, plan, gpu)
+    return tuple(_stage(shape, plan, gpu, split, weights, n, chosen) for n in range(len(weights.stages)))
+
+
+def _stage(
+    shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, weights: RankWeights, number: int, chosen: Settings
+) -> Start:
+    version, layers = chosen.version, weights.layers[number]
+    last = number == len(weights.stages) - 1
+    samples = last and not (chosen.runner == "v0" and chosen.chunked)
+    run = Run(
+        seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context, sampler=chosen.sampler,
+        guessed_sampler=chosen.guessed_sampler, samples=samples, receives=not last,
+    )  # fmt: skip
+    held = weights.stages[number] + rotary_bytes(shape, chosen.version)
+    work = activation(shape, split, layers, run, version, chosen.runner, gpu)
+    outside = _non_torch(shape, split, gpu, chosen, samples=last)
+    context = Span(*rules.CONTEXT_BYTES)
+    if rules.context_in_budget(version, chosen.runner):
+        outside, context = outside + context, ZERO
+    graphs, reserved = _graphs(plan, chosen)
+    budget = int(chosen.fraction * gpu.total_bytes)
+    charged = Span(held, int(held * 0.995), int(held * 1.005)) + work.total + outside + reserved
+    pool = charged.rest_of(budget)
+    if plan.kv_cache_memory_bytes is not None:
+        pool = Span.exact(plan.kv_cache_memory_bytes)
+    return Start(
+        weights=Term(
+            Span(held, int(held * 0.995), int(held * 1.005)),
+            text("serving.item.weights", weights_bytes=weights.stages[number],
+                 rotary_bytes=held - weights.stages[number], tp=split.tp, pp=split.pp),
+            "computed", WEIGHTS_SOURCE, split.tp * split.pp,
+        ),
+        activation=Term(
+            work.total,
+            text("serving.item.activation", sampler_bytes=work.sampler, layer_bytes=work.layer, kept_bytes=work.kept,
+                 cublas_bytes=work.cublas, seqs_count=chosen.seqs, vocab_count=shape.vocab,
+                 batched_tokens=chosen.tokens),
+            "calibrated", LAYER_SOURCE,
+        ),
+        non_torch=Term(outside, text("serving.item.non_torch", ranks_count=split.tp * split.dp), "calibrated",
+                       rules.NON_TORCH_SOURCE),
+        cuda_graphs=Term(graphs, text("serving.item.cuda_graphs", sizes_count=_sizes(plan, chosen)), "calibrated",
+                         rules.GRAPHS_SOURCE),
+        context=Term(context, text("serving.item.context"), "calibrated", rules.CONTEXT_SOURCE),
+        pool=pool,
+        pool_formula=text("serving.item.pool.total", fraction=chosen.fraction, total_bytes=gpu.total_bytes,
+                          charged_bytes=charged.value),
+        pool_source=rules.BUDGET_SOURCE,
+        cache=cache(shape, plan, gpu, split, layers, chosen),
+        budget_bytes=budget,
+        memory_fraction=chosen.fraction,
+        max_model_len=chosen.context,
+        max_num_seqs=chosen.seqs,
+        max_num_batched_tokens=chosen.tokens,
+        replicas=plan.dp,
+        rank=str(number),
+        graphs_reserved=reserved.value,
+        assumptions=chosen.assumptions,
+    )  # fmt: skip
+
+
+def rotary_bytes(shape: ModelShape, version: Version) -> int:
+    """The table of cosines and sines, one row a position of the model's own limit, in the model's dtype; layers that
+    rotate alike share it (vllm/model_executor/layers/rotary_embedding)."""
+    if not shape.max_context:
+        return 0
+    widths = set()
+    for block in shape.blocks:
+        mixer = block.mixer
+        if isinstance(mixer, Attention) and mixer.rotary != "none":
+            widths.add((mixer.head_dim, bool(mixer.window)))
+        elif isinstance(mixer, LatentAttention):
+            widths.add((mixer.qk_rope_head_dim, False))
+    return sum(shape.max_context * width * 2 for width, _ in widths)
+
+
+def _non_torch(shape: ModelShape, split: Split, gpu: Gpu, chosen: Settings, *, samples: bool) -> Span:
+    value, low, high = rules.non_torch(
+        chosen.version, chosen.runner, gpu, max(split.tp, split.ep, split.tp * split.dp), samples=samples
+    )
+    span = Span(int(value * GIB), int(low * GIB), int(high * GIB))
+    if chosen.version >= rules.PERSISTENT_COUNTED:
+        kept = persistent_bytes(shape, split, chosen)
+        span = span + Span(kept, 0, kept)
+    return span
+
+
+def persistent_bytes(shape: ModelShape, split: Split, chosen: Settings) -> int:
+    """Buffers made with the runner: penalty state of the V2 runner (one more logits buffer and a bit mask), and the
+    chunked-prefill workspace of MLA (vllm/v1/worker/gpu/sample/penalties.py, vllm/v1/attention/backends/mla)."""
+    total = 0
+    if chosen.runner == "v2":
+        total += chosen.seqs * round_up(shape.vocab, 64) * 4 + ceil_div(chosen.seqs * shape.vocab, 8)
+    latent = next((b.mixer for b in shape.blocks if isinstance(b.mixer, LatentAttention)), None)
+    if latent is not None:
+        rows = min(max(8 * chosen.context, 4 * chosen.seqs * 64), 65536)
+        total += rows * (latent.kv_lora_rank + latent.qk_rope_head_dim) * 2
+    if shape.towers:
+        total += chosen.tokens * shape.hidden * 2
+    return total
+
+
+def _sizes(plan: ServingPlan, chosen: Settings) -> int:
+    if not plan.cuda_graphs:
+        return 0
+    return rules.capture_sizes(chosen.version, chosen.runner, chosen.seqs, chosen.context)
+
+
+def _graphs(plan: ServingPlan, chosen: Settings) -> tuple[Span, Span]:
+    """Graph memory as used, and what is held back for it before the pool is sized."""
+    sizes = _sizes(plan, chosen)
+    if not sizes:
+        return ZERO, ZERO
+    used = rules.GRAPH_FIRST_BYTES + sizes * rules.GRAPH_EACH_BYTES
+    graphs = Span(used, used // 4, used * 5 // 2)
+    if chosen.version < rules.GRAPHS_IN_BUDGET:
+        return graphs, ZERO
+    estimate = int(used * rules.GRAPH_ESTIMATE_FACTOR)
+    return graphs, Span(estimate, used // 2, used * 12 // 5)

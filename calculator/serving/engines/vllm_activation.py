@@ -1,0 +1,159 @@
+"""The peak of vLLM's profiling run above the weights.
+
+activation = max(S, B) + E + C, with S the sampler's buffers, B those of the widest layer, E what the run keeps, and C
+the cuBLAS workspace. All bytes are of one rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calculator.hardware import Gpu
+from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp
+from calculator.serving.engines.vllm_rules import capability_of, sampler_factor, source
+from calculator.serving.split import Split, round_up
+from calculator.serving.start import Span
+from calculator.serving.versions import Version
+from calculator.units import GIB, MIB
+
+LAYER_CONSTANT_BYTES = 47 * GIB // 1000
+"""V1's layer peak over the buffers counted below, read off starts with hidden size 4096 (0.19)."""
+
+LAYER_SOURCE = source("vllm/v1/worker/gpu_model_runner.py, profile_run; layer buffers counted", "0.6 to 0.33")
+MLA_ROWS = 65536
+"""Rows of the chunked-prefill up-projection that the run simulates (vllm/v1/attention/backends/mla/common.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The profiling run's settings: sequences, tokens of a step, 16-bit or wider model, which stage."""
+
+    seqs: int
+    tokens: int
+    context: int
+    sampler: str
+    guessed_sampler: bool
+    samples: bool
+    receives: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The peak and its parts in bytes."""
+
+    total: Span
+    sampler: int
+    layer: int
+    kept: int
+    cublas: int
+
+
+def activation(
+    shape: ModelShape, split: Split, layers: range, run: Run, version: Version, runner: str, gpu: Gpu
+) -> Activation:
+    """The peak of one stage's run; ``layers`` are its layers."""
+    low, value, high = _sampler(shape, run, version, gpu)
+    layer = _layers(shape, split, layers, run, version, runner)
+    kept = _moe_workspace(shape, split, layers, run, version)
+    leftovers = _multimodal(shape, run, runner) if layers.start == 0 or shape.towers else 0
+    cublas = cublas_bytes(gpu)
+    extra = kept + cublas
+    total = Span(
+        max(value, layer) + extra + leftovers,
+        int(0.97 * (max(low, layer) + extra)),
+        int(1.05 * (max(high, layer) + extra + 2 * leftovers)),
+    )
+    return Activation(total, value, layer, kept + leftovers, cublas)
+
+
+def cublas_bytes(gpu: Gpu) -> int:
+    """32 MiB on Hopper and Blackwell, 8 MiB before."""
+    return (32 if 9 <= capability_of(gpu) < 12 else 8) * MIB
+
+
+def _sampler(shape: ModelShape, run: Run, version: Version, gpu: Gpu) -> tuple[int, int, int]:
+    """Logits buffers, hidden states of all tokens, two copies of the sampled rows: low, value, high."""
+    if not run.samples:
+        return 0, 0, 0
+    rows = min(run.seqs, run.tokens)
+    unit = rows * round_up(shape.vocab, 64) * 4
+    value, low, high = sampler_factor(run.sampler, version, rows, multiprocessors(gpu))
+    if run.guessed_sampler:
+        low = 3.5
+    hidden = 2 * run.tokens * shape.hidden + 4 * rows * shape.hidden
+    return int(low * unit) + hidden, int(value * unit) + hidden, int(high * unit) + hidden
+
+
+def multiprocessors(gpu: Gpu) -> int:
+    """SMs of the card, which size the Triton sampler's rows: 132 on an H100; the count is not in the catalogue for
+    others, so the data-centre value stands for large cards and 82 (RTX 3090) for small ones."""
+    return 132 if gpu.total_bytes >= 70 * GIB else 82
+
+
+def _layers(shape: ModelShape, split: Split, layers: range, run: Run, version: Version, runner: str) -> int:
+    """The widest layer's buffers: MLP intermediates and three hidden rows a token, 16 bit."""
+    widest = 0
+    for index in {shape.order[layer] for layer in layers}:
+        block = shape.blocks[index]
+        per_token = 6 * shape.hidden
+        once = 0
+        mlp = block.mlp
+        if isinstance(mlp, DenseMlp):
+            per_token += (6 if mlp.gated else 4) * mlp.width // split.tp
+        elif isinstance(mlp, MoeMlp):
+            dense = mlp.shared_width + mlp.dense_width
+            per_token += 6 * dense // split.tp
+            if version < (0, 13, 0):
+                width = mlp.width // split.width_ranks
+                rows = 2 * min(run.tokens, 32768) * mlp.top_k
+                once += rows * (max(2 * width, shape.hidden) + width)
+        peak = run.tokens * per_token + once
+        if isinstance(block.mixer, LatentAttention) and runner != "v0":
+            peak = max(peak, _latent_projection(block.mixer, split, run))
+        elif isinstance(block.mixer, Attention):
+            peak = max(peak, 2 * run.tokens * (2 * block.mixer.heads * block.mixer.head_dim // split.tp))
+        widest = max(widest, peak)
+    if runner != "v0":
+        widest += LAYER_CONSTANT_BYTES
+    if run.receives or not run.samples:
+        widest += 4 * run.tokens * shape.hidden
+    return widest
+
+
+def _latent_projection(mixer: LatentAttention, split: Split, run: Run) -> int:
+    rows = min(max(8 * run.context, 4 * run.seqs * 16), MLA_ROWS)
+    return rows * (mixer.heads // split.tp) * (mixer.qk_nope_head_dim + mixer.v_head_dim) * 2
+
+
+def _moe_workspace(shape: ModelShape, split: Split, layers: range, run: Run, version: Version) -> int:
+    """Expert buffers that the workspace manager keeps from 0.13 on (vllm/v1/worker/workspace.py): 2 T k [max(2 f/t, h)
+    + max(f/t, h)]. MXFP4 kernels have none."""
+    if version < (0, 13, 0) or (shape.quantization is not None and shape.quantization.format == "mxfp4"):
+        return 0
+    largest = 0
+    for index in {shape.order[layer] for layer in layers}:
+        mlp = shape.blocks[index].mlp
+        if isinstance(mlp, MoeMlp):
+            width, hidden = mlp.width // split.width_ranks, mlp.latent or shape.hidden
+            largest = max(largest, 2 * run.tokens * mlp.top_k * (max(2 * width, hidden) + max(width, hidden)))
+    return largest
+
+
+IMAGE_TOKENS_UNBOUNDED = 16384
+"""Tokens of the largest image of Qwen2-VL-class models, whose resolution is free (12,845,056 pixels of 28 x 28)."""
+
+
+def _multimodal(shape: ModelShape, run: Run, runner: str) -> int:
+    """Encoder outputs and pixel batch, alive while the text model runs (V1; fitted at 0.19)."""
+    tower = next((t for t in shape.towers if t.modality == "vision"), None)
+    if tower is None or runner == "v0":
+        return 0
+    side = tower.image_size // tower.patch if tower.patch and tower.image_size else 0
+    item = (side // max(tower.merge, 1)) ** 2
+    if item:
+        pixels = 3 * tower.image_size**2
+    else:
+        item = min(IMAGE_TOKENS_UNBOUNDED, max(run.context, 1))
+        pixels = item * max(tower.merge, 1) ** 2 * 2 * 3 * (tower.patch or 14) ** 2
+    items = max(1, max(run.tokens, item) // item)
+    return 2 * shape.hidden * max(run.tokens, item) + 2 * pixels * items

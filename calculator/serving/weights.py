@@ -1,0 +1,118 @@
+"""Weight bytes of each rank: what tensor, expert and pipeline parallelism leave on one GPU."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from threading import Lock
+
+from calculator.model.shape import Attention, Block, ModelShape, Tensor
+from calculator.serving.split import Split, kv_heads_per_rank, round_up, stages
+
+VOCAB_PADDING = 64
+"""Rows to which vLLM rounds embedding and head before dividing them (vllm/model_executor/layers/
+vocab_parallel_embedding.py)."""
+
+Bytes = Callable[[Tensor, int | None], float]
+"""Stored bytes of a whole tensor, given its layer (None outside the layers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankWeights:
+    """Weight bytes of one GPU of every pipeline stage, and the layers of each stage."""
+
+    stages: tuple[int, ...]
+    layers: tuple[range, ...]
+
+    @property
+    def largest(self) -> int:
+        return max(self.stages)
+
+
+def share(tensor: Tensor, split: Split, kv_heads: int, vocab_padding: int = VOCAB_PADDING) -> float:
+    """The part of a tensor that one rank holds.
+
+    Heads, widths and vocabulary rows are divided by the tensor-parallel degree, KV projections in whole heads,
+    experts by the ranks that share them; norms, routers and latent projections are held whole.
+    """
+    tp = split.tp
+    if tensor.split == "expert" or tensor.component == "experts":
+        return 1 / split.expert_ranks
+    if tensor.split in ("column", "row"):
+        return 1 / tp
+    if tensor.split == "kv":
+        return kv_heads_per_rank(kv_heads, tp) / kv_heads if kv_heads else 1.0
+    if tensor.split == "vocab":
+        rows = tensor.shape[0]
+        padded = round_up(rows, vocab_padding)
+        if padded % tp:
+            padded = round_up(rows, vocab_padding * tp)
+        return padded / tp / rows
+    return 1.0
+
+
+def _kv_heads(block: Block) -> int:
+    return block.mixer.kv_heads if isinstance(block.mixer, Attention) else 0
+
+
+def rank_weights(shape: ModelShape, split: Split, size: Bytes, *, by_layer: bool, padding: int) -> RankWeights:
+    """Bytes of each stage. ``by_layer``: layers of one kind may be stored in different formats, so each is asked for;
+    otherwise one of a kind stands for all."""
+    kinds: dict[int, float] = {}
+
+    def layer(number: int) -> float:
+        index = shape.order[number]
+        if not by_layer and index in kinds:
+            return kinds[index]
+        block = shape.blocks[index]
+        heads = _kv_heads(block)
+        total = sum(size(t, number) * share(t, split, heads, padding) for t in block.tensors)
+        kinds[index] = total
+        return total
+
+    def outside(tensors: Iterable[Tensor]) -> float:
+        return sum(size(t, None) * share(t, split, 0, padding) for t in tensors)
+
+    spans = stages(shape.layers, split.pp)
+    towers = [t for tower in shape.towers for t in tower.tensors] + list(shape.projector)
+    first = outside(shape.embedding) + outside(towers) + _encoder(shape, split, size, padding)
+    last = outside(shape.final)
+    if not shape.tied:
+        last += outside(shape.head)
+    elif split.pp > 1:
+        # A tied matrix stands on the first and on the last stage (vllm/model_executor/models/llama.py, 0.33.0).
+        last += outside(t for t in shape.embedding if t.split == "vocab")
+    totals = [sum(layer(number) for number in span) for span in spans]
+    totals[0] += first
+    totals[-1] += last
+    return RankWeights(tuple(round(total) for total in totals), spans)
+
+
+def _encoder(shape: ModelShape, split: Split, size: Bytes, padding: int) -> float:
+    blocks = (shape.blocks[index] for index in shape.encoder_order)
+    return sum(size(t, None) * share(t, split, _kv_heads(b), padding) for b in blocks for t in b.tensors)
+
+
+class Recent:
+    """The last few results by key, each holding on to the shape that it was computed from, so that the identity of a
+    shape can stand for its content: hashing a whole model costs more than the bill."""
+
+    def __init__(self, size: int = 64) -> None:
+        self._size = size
+        self._entries: OrderedDict[tuple[object, ...], tuple[ModelShape, object]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, shape: ModelShape, key: tuple[object, ...], make: Callable[[], object]) -> object:
+        full = (id(shape), *key)
+        with self._lock:
+            entry = self._entries.get(full)
+            if entry is not None:
+                self._entries.move_to_end(full)
+                return entry[1]
+        made = make()
+        with self._lock:
+            self._entries[full] = (shape, made)
+            while len(self._entries) > self._size:
+                self._entries.popitem(last=False)
+        return made
