@@ -85,8 +85,11 @@ class AttentionNames(NamedTuple):
     sinks: str = "self_attn.sinks"
 
 
+LLAMA_ATTENTION = AttentionNames()
+
+
 def attention(
-    a: Attention, hidden: int, names: AttentionNames = AttentionNames(), *, bias: bool | None = None,
+    a: Attention, hidden: int, names: AttentionNames = LLAMA_ATTENTION, *, bias: bool | None = None,
     out_bias: bool = False, norm_kind: NormKind = "rms", norm_bias: bool | None = None, kv_hidden: int | None = None,
     component: Component = "attention", no_kv: bool = False,
 ) -> Tensors:
@@ -157,8 +160,11 @@ class MlpNames(NamedTuple):
     gate_up: str = "mlp.gate_up_proj"
 
 
+LLAMA_MLP = MlpNames()
+
+
 def dense_mlp(
-    m: DenseMlp, hidden: int, names: MlpNames = MlpNames(), *, component: Component = "mlp",
+    m: DenseMlp, hidden: int, names: MlpNames = LLAMA_MLP, *, component: Component = "mlp",
     out_bias: bool | None = None, kind: TensorKind = "linear",
 ) -> Tensors:
     """A plain MLP (up, down) or a gated one (gate, up, down), fused if the shape says so."""
@@ -185,8 +191,11 @@ class MoeNames(NamedTuple):
     shared_gate: str = "mlp.shared_expert_gate"
 
 
+DEEPSEEK_MOE = MoeNames()
+
+
 def moe_mlp(
-    m: MoeMlp, hidden: int, names: MoeNames = MoeNames(), *, router_bias: bool = False, bias: bool = False,
+    m: MoeMlp, hidden: int, names: MoeNames = DEEPSEEK_MOE, *, router_bias: bool = False, bias: bool = False,
     shared_names: MlpNames | None = None, fused: bool = True,
 ) -> Tensors:
     """Router, routed experts, and the shared expert of ``shared_width`` (the sum where there are several).

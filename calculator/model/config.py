@@ -99,7 +99,9 @@ class Config:
 
     # -------------------------------------------------------------------------------------------------- typed access
 
-    def int(self, *keys: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_SIZE, silent: bool = False) -> int:
+    def integer(
+        self, *keys: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_SIZE, silent: bool = False
+    ) -> int:
         """An integer in [low, high]. ``default`` is taken when absent or null, and noted unless ``silent``."""
         key, value = self._lookup(keys)
         if value is None:
@@ -223,7 +225,7 @@ class Config:
 
     def divide(self, key: str, number: int, by: int) -> int:
         """``number / by`` where it must come out even; ``key`` is at fault where it does not."""
-        if by <= 0 or number % by:
+        if number % by:
             raise self.bad(key, "divisible")
         return number // by
 

@@ -85,7 +85,7 @@ def cache_shape(shape: ModelShape) -> CacheShape:
     if shape.cache_refusal is not None:
         field = str(shape.cache_refusal.values.get("field", ""))
         raise UnknownFamilyError(shape.cache_refusal.id, **{**shape.cache_refusal.values, "field": field})  # type: ignore[arg-type]
-    per_token = full = windowed = state = indexer = 0
+    per_token = full = windowed = state = indexer = sparse = 0
     windows: set[int] = set()
     for index, times in enumerate(shape.block_counts):
         mixer = shape.blocks[index].mixer
@@ -93,6 +93,9 @@ def cache_shape(shape: ModelShape) -> CacheShape:
             state += times * (mixer.state_elements + mixer.conv_elements) * HALF
         elements = cache_elements(mixer)
         if not elements:
+            continue
+        if isinstance(mixer, Attention) and mixer.block_sparse:
+            sparse += times * elements * HALF
             continue
         limit = (mixer.window or mixer.chunk) if isinstance(mixer, Attention) else None
         if limit is None:
@@ -106,4 +109,5 @@ def cache_shape(shape: ModelShape) -> CacheShape:
     return CacheShape(
         bytes_per_token_full_layers=per_token, full_layers=full, window_layers=windowed,
         window=max(windows) if windows else None, state_bytes_per_sequence=state, indexer_bytes_per_token=indexer,
+        sparse_bytes_per_token=sparse,
     )

@@ -47,24 +47,26 @@ def sizes(
     head_dim: Sequence[str] = ("head_dim",), vocab: Sequence[str] = ("vocab_size",), kv_required: bool = False,
     head_dim_default: int | None = None,
 ) -> Sizes:
-    """Read the sizes. KV heads absent: as many as heads, unless ``kv_required``. Head size absent: the class's own
-    default, else hidden / heads, which must come out even."""
-    width = cfg.int(*hidden, high=2**20)
-    count = cfg.int(*layers, high=MAX_LAYERS)
-    query = cfg.int(*heads, high=65_536)
-    grouped = cfg.int(*kv, high=65_536) if kv_required else cfg.optional_int(*kv, high=65_536)
+    """Read the sizes. KV heads null: as many as heads; absent: the same, unless ``kv_required``. Head size absent: the
+    class's own default, else hidden / heads, which must come out even."""
+    width = cfg.integer(*hidden, high=2**20)
+    count = cfg.integer(*layers, high=MAX_LAYERS)
+    query = cfg.integer(*heads, high=65_536)
+    grouped = cfg.optional_int(*kv, high=65_536) if kv else query
+    if grouped is None and kv_required and not any(k in cfg.raw for k in kv):
+        raise cfg.missing(kv[0])
     if grouped is None:
         grouped = query
         cfg.notes.assume("assumption.kv_heads", key=cfg.path + kv[0], value=query)
-    key = next((k for k in kv if cfg.has(k)), kv[0])
-    cfg.divide(key, query, grouped)
+    if kv:
+        cfg.divide(next((k for k in kv if cfg.has(k)), kv[0]), query, grouped)
     size = cfg.optional_int(*head_dim, high=65_536) if head_dim else None
     if size is None:
         if head_dim_default is not None:
-            size = cfg.int(head_dim[0], default=head_dim_default)
+            size = cfg.integer(head_dim[0], default=head_dim_default)
         else:
             size = cfg.divide(next((k for k in heads if cfg.has(k)), heads[0]), width, query)
-    return Sizes(width, count, query, grouped, size, cfg.int(*vocab), context(cfg))
+    return Sizes(width, count, query, grouped, size, cfg.integer(*vocab), context(cfg))
 
 
 def activation(cfg: Config, *keys: str, default: Activation) -> Activation:

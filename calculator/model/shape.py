@@ -77,7 +77,7 @@ class Attention(Frozen):
     """Softmax attention with ``heads`` query heads and ``kv_heads`` cached heads.
 
     ``window``: keys older than this many tokens are not seen (sliding); ``chunk``: attention stays inside chunks of
-    that size. ``shares_kv``: this layer reads another layer's cache and holds none. ``k_eq_v``: one projection gives
+    that size. ``block_sparse``: blocks of keys are skipped but every key is cached. ``shares_kv``: this layer reads another layer's cache and holds none. ``k_eq_v``: one projection gives
     both, two are cached. ``causal`` is False in encoders.
     """
 
@@ -88,6 +88,7 @@ class Attention(Frozen):
     v_head_dim: int
     window: int | None = None
     chunk: int | None = None
+    block_sparse: bool = False
     shares_kv: bool = False
     k_eq_v: bool = False
     causal: bool = True
@@ -276,7 +277,10 @@ class ParameterCount(Frozen):
 
 
 class CacheShape(Frozen):
-    """Cache of the model at 16 bit, as the model defines it (engines lay it out in their own way)."""
+    """Cache of the model at 16 bit, as the model defines it (engines lay it out in their own way).
+
+    ``sparse_bytes_per_token``: what layers with block-sparse attention cache, which are not full layers.
+    """
 
     bytes_per_token_full_layers: int
     full_layers: int
@@ -284,6 +288,7 @@ class CacheShape(Frozen):
     window: int | None
     state_bytes_per_sequence: int
     indexer_bytes_per_token: int = 0
+    sparse_bytes_per_token: int = 0
 
 
 class ModelShape(Frozen):

@@ -15,7 +15,10 @@ def no_window(cfg: Config, layers: int) -> tuple[int | None, ...]:
     return (None,) * layers
 
 
-def _width(cfg: Config) -> int | None:
+def window_width(cfg: Config, default: int | None = None) -> int | None:
+    """``sliding_window``: null switches it off, absent means the class's default."""
+    if "sliding_window" not in cfg.raw and default is not None:
+        return cfg.integer("sliding_window", default=default)
     return cfg.optional_int("sliding_window", high=MAX_SIZE)
 
 
@@ -30,15 +33,19 @@ def from_types(cfg: Config, layers: int, window: int | None, *, spare: int = 0) 
     return tuple(window if kind == "window" else None for kind in kinds)
 
 
-def all_layers(cfg: Config, layers: int) -> tuple[int | None, ...]:
-    """``sliding_window`` holds for every layer (Mistral, Phi-3), unless ``layer_types`` says otherwise."""
-    window = _width(cfg)
-    return from_types(cfg, layers, window) or (window,) * layers
+def all_layers(default: int | None) -> Windows:
+    """``sliding_window`` (class default ``default``) holds for every layer, unless ``layer_types`` says otherwise."""
+
+    def windows(cfg: Config, layers: int) -> tuple[int | None, ...]:
+        window = window_width(cfg, default)
+        return from_types(cfg, layers, window) or (window,) * layers
+
+    return windows
 
 
 def qwen(cfg: Config, layers: int) -> tuple[int | None, ...]:
     """Qwen2 and Qwen3: off unless ``use_sliding_window``; the first ``max_window_layers`` layers stay full."""
-    window = _width(cfg)
+    window = window_width(cfg)
     on = cfg.flag("use_sliding_window")
     first = cfg.optional_int("max_window_layers", low=0)
     if not on or window is None:
@@ -52,17 +59,31 @@ def qwen(cfg: Config, layers: int) -> tuple[int | None, ...]:
     return tuple(None if i < first else window for i in range(layers))
 
 
-def pattern(interval: int, *keys: str) -> Windows:
-    """Every ``interval``-th layer is full and the others are windowed; ``keys`` may state another interval."""
+def pattern(interval: int, *keys: str, default: int | None = 4096) -> Windows:
+    """Every ``interval``-th layer is full and the others are windowed; ``keys`` may state another interval, as a
+    number or as letters ("LLLG": local, local, local, global)."""
 
     def windows(cfg: Config, layers: int) -> tuple[int | None, ...]:
-        window = _width(cfg)
-        step = cfg.int(*keys, default=interval, high=4096, silent=True) if keys else interval
-        found = from_types(cfg, layers, window)
+        window = window_width(cfg, default)
+        kinds = interval_kinds(cfg, interval, keys, layers)
+        found = from_types(cfg, layers, window, spare=cfg.integer(
+            "num_nextn_predict_layers", default=0, low=0, high=64, silent=True))
         if found is not None:
             return found
         if window is None:
             return (None,) * layers
-        return tuple(window if kind == "window" else None for kind in every(step, layers, "window", "full"))
+        return tuple(window if kind == "window" else None for kind in kinds)
 
     return windows
+
+
+def interval_kinds(cfg: Config, interval: int, keys: tuple[str, ...], layers: int) -> tuple[str, ...]:
+    """"window" or "full" for each layer, from an interval or a string of L and G."""
+    for key in keys:
+        value = cfg.get(key)
+        if isinstance(value, str):
+            if not 0 < len(value) <= layers or set(value) - {"L", "G"}:
+                raise cfg.bad(key, "choice")
+            return tuple("full" if value[i % len(value)] == "G" else "window" for i in range(layers))
+    step = cfg.integer(*keys, default=interval, high=4096, silent=True) if keys else interval
+    return every(step, layers, "window", "full")
