@@ -5,6 +5,7 @@ Layouts follow the checkpoints that the tools write; each format carries where i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -242,6 +243,7 @@ def weight_format(
 ) -> Format:
     """The format of a key with its parameters, each the tool's usual one when None.
 
+    The key may carry its own parameters, as ``Quantization.per_module`` writes them: "mlx:bits=6,group=32".
     ``group_size`` of -1 or 0 means one group a row. ``static_scales`` False drops the input scale that per-tensor
     FP8 stores. "ggml:Q4_K" is a single ggml type; GGUF mixes such as Q4_K_M choose a type per tensor and are no
     weight format (see ``calculator.gguf``).
@@ -251,6 +253,9 @@ def weight_format(
     name = key.strip().lower().replace("-", "_")
     if name.startswith("ggml:"):
         return _ggml_format(name.removeprefix("ggml:"))
+    name, own_bits, own_group = _parameters(name)
+    bits = own_bits if bits is None else bits
+    group_size = own_group if group_size is None else group_size
     preset: dict[str, float] = {}
     if name in _ALIASES:
         name, preset = _ALIASES[name]
@@ -278,6 +283,20 @@ def weight_format(
         head_bits=maker.head_bits,
         source=_SOURCES.get(maker.source, _ELEMENT),
     )
+
+
+_SPEC = re.compile(r"([a-z0-9_]+)(?::bits=([0-9.]{1,8}))?(?:[:,]group=(-?[0-9]{1,9}))?")
+
+
+def _parameters(name: str) -> tuple[str, float | None, int | None]:
+    match = _SPEC.fullmatch(name)
+    if match is None:
+        return name, None, None
+    bits, group = match[2], match[3]
+    try:
+        return match[1], None if bits is None else float(bits), None if group is None else int(group)
+    except ValueError as error:
+        raise PlanError("format.bad_parameter", field="weights", text=name[:40]) from error
 
 
 def _ggml_format(name: str) -> Format:
