@@ -73,7 +73,8 @@ def norm(name: str, width: int, kind: NormKind = "rms", *, bias: bool | None = N
 
 
 class AttentionNames(NamedTuple):
-    """Module names inside a layer. With ``qkv`` set, one fused matrix stands for q, k and v."""
+    """Module names inside a layer. With ``qkv`` set, one fused matrix stands for q, k and v. Without ``gate``, an output
+    gate is the second half of q."""
 
     q: str = "self_attn.q_proj"
     k: str = "self_attn.k_proj"
@@ -83,6 +84,7 @@ class AttentionNames(NamedTuple):
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
     sinks: str = "self_attn.sinks"
+    gate: str = ""
 
 
 LLAMA_ATTENTION = AttentionNames()
@@ -91,15 +93,15 @@ LLAMA_ATTENTION = AttentionNames()
 def attention(
     a: Attention, hidden: int, names: AttentionNames = LLAMA_ATTENTION, *, bias: bool | None = None,
     out_bias: bool = False, norm_kind: NormKind = "rms", norm_bias: bool | None = None, kv_hidden: int | None = None,
-    component: Component = "attention", no_kv: bool = False,
+    component: Component = "attention", no_kv: bool = False, gate_per_head: bool = False,
 ) -> Tensors:
     """The projections of softmax attention. ``bias`` is that of q, k and v (default: ``a.bias``). An output gate
-    doubles q. ``kv_hidden`` is the width that k and v read (cross attention). ``no_kv``: the layer has no k and v of
-    its own."""
+    has one value per element, or one per head if ``gate_per_head``. ``kv_hidden`` is the width that k and v read (cross
+    attention). ``no_kv``: the layer has no k and v of its own."""
     with_bias = a.bias if bias is None else bias
     source = kv_hidden or hidden
     q_width, k_width, v_width = a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.v_head_dim
-    q_out = q_width * (2 if a.output_gate else 1)
+    q_out = q_width * (2 if a.output_gate and not names.gate else 1)
     tensors: Tensors = ()
     if a.fused_qkv:
         tensors += linear(names.qkv, q_out + k_width + v_width, hidden, component, bias=with_bias, split="column")
@@ -110,6 +112,9 @@ def attention(
             if not a.k_eq_v:
                 tensors += linear(names.v, v_width, source, component, bias=with_bias, split="kv")
     tensors += linear(names.o, hidden, a.heads * a.v_head_dim, component, bias=out_bias, split="row")
+    if a.output_gate and names.gate:
+        tensors += linear(names.gate, a.heads if gate_per_head else a.heads * a.v_head_dim, hidden, component,
+                          split="column")
     if a.sinks:
         tensors += (vector(names.sinks, a.heads, component, kind="other", split="column"),)
     if a.qk_norm != "none":
@@ -196,7 +201,7 @@ DEEPSEEK_MOE = MoeNames()
 
 def moe_mlp(
     m: MoeMlp, hidden: int, names: MoeNames = DEEPSEEK_MOE, *, router_bias: bool = False, bias: bool = False,
-    shared_names: MlpNames | None = None, fused: bool = True,
+    shared_names: MlpNames | None = None, shared_fused: bool = False, fused: bool = True,
 ) -> Tensors:
     """Router, routed experts, and the shared expert of ``shared_width`` (the sum where there are several).
 
@@ -215,7 +220,8 @@ def moe_mlp(
         tensors += expert(names.up, m.width, inner)
     tensors += expert(names.down, inner, m.width)
     if m.shared_width:
-        shared = DenseMlp(width=m.shared_width, gated=m.gated, activation=m.activation)
+        shared = DenseMlp(
+            width=m.shared_width, gated=m.gated, activation=m.activation, fused_gate_up=shared_fused)
         inside = shared_names or MlpNames(
             *(f"{names.shared}.{part}" for part in ("gate_proj", "up_proj", "down_proj", "gate_up_proj")))
         tensors += dense_mlp(shared, hidden, inside, component="shared_experts")

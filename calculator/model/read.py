@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,13 @@ from calculator.model.registry import READERS
 from calculator.model.shape import ModelShape
 
 MAX_PARAMETERS = 10**14
+
+ARCHITECTURES = {"MiniMaxM2ForCausalLM": "minimax_m2"}
+"""Architectures that decide where a file carries another family's model_type."""
+
+BARE_MODEL = re.compile(r"(?!ChatGLM|.*(?:For[A-Z]|LMHead)).*Model")
+"""Class names of models without a head: "MistralModel", not "LlamaForCausalLM", "GPT2LMHeadModel" or "ChatGLMModel"
+(which has one all the same)."""
 
 
 def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None) -> ModelShape:
@@ -24,15 +32,24 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
     family = cfg.string("model_type", default="")
     if not family:
         raise MissingKeyError("shape.missing_key", field="model_type")
-    if family not in READERS:
+    architecture = _architecture(cfg)
+    reader = READERS.get(ARCHITECTURES.get(architecture, family))
+    if reader is None:
         raise UnknownFamilyError("shape.unknown_family", field="model_type", value=family)
-    shape = READERS[family](cfg)
+    shape = _headed(reader(cfg), architecture)
     shape = shape.model_copy(update={
-        "model_type": family, "architecture": _architecture(cfg), "dtype": _dtype(cfg),
+        "model_type": family, "architecture": architecture, "dtype": _dtype(cfg),
         "assumptions": tuple(cfg.notes.assumptions),
     })
     if not 0 < shape.parameters.total <= MAX_PARAMETERS:
         raise BadValueError("shape.too_large", field="num_hidden_layers", total_params=shape.parameters.total)
+    return shape
+
+
+def _headed(shape: ModelShape, architecture: str) -> ModelShape:
+    """Without its head where the architecture is the bare model, as in embedding repositories."""
+    if shape.kind == "decoder" and not shape.towers and BARE_MODEL.fullmatch(architecture):
+        return shape.model_copy(update={"head": (), "tied": False})
     return shape
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from calculator.model.config import Config
-from calculator.model.families import chat, gpt, llama
+from calculator.model.families import chat, gpt, llama, moe
 from calculator.model.shape import ModelShape
 
 Reader = Callable[[Config], ModelShape]
 
 READERS: dict[str, Reader] = {
     **{name: partial(llama.read_dialect, d=dialect) for name, dialect in llama.DIALECTS.items()},
+    **{name: partial(moe.read_mixture, d=mixture) for name, mixture in moe.MIXTURES.items()},
     "gpt2": gpt.gpt2,
     "gpt_bigcode": gpt.gpt_bigcode,
     "openai-gpt": gpt.openai_gpt,

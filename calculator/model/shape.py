@@ -77,8 +77,9 @@ class Attention(Frozen):
     """Softmax attention with ``heads`` query heads and ``kv_heads`` cached heads.
 
     ``window``: keys older than this many tokens are not seen (sliding); ``chunk``: attention stays inside chunks of
-    that size. ``block_sparse``: blocks of keys are skipped but every key is cached. ``shares_kv``: this layer reads another layer's cache and holds none. ``k_eq_v``: one projection gives
-    both, two are cached. ``causal`` is False in encoders.
+    that size. ``block_sparse``: blocks of keys are skipped but every key is cached. ``shares_kv``: this layer reads
+    another layer's cache and holds none. ``k_eq_v``: one projection gives both, two are cached. ``causal`` is False in
+    encoders.
     """
 
     kind: Literal["attention"] = "attention"

@@ -11,6 +11,7 @@ from calculator.model.config import Config
 from calculator.model.decoder import Sizes, activation, assemble, sizes, tied
 from calculator.model.shape import Activation, Attention, Block, DenseMlp, ModelShape, NormKind
 
+
 def n_embd_sizes(cfg: Config) -> Sizes:
     """GPT-2's key names; no grouped heads, no head size of its own."""
     return sizes(

@@ -191,7 +191,8 @@ DIALECTS: dict[str, Dialect] = {
     "arcee": replace(LLAMA, gated=False, act="relu2", kv_required=True),
     "glm": Dialect(qkv_bias="attention_bias", qkv_bias_default=True, fused_gate_up=True, rotary="partial",
                    head_dim=128),
-    "glm4": Dialect(qkv_bias="attention_bias", qkv_bias_default=True, fused_gate_up=True, rotary="partial", head_dim=128, norms=(
+    "glm4": Dialect(qkv_bias="attention_bias", qkv_bias_default=True, fused_gate_up=True, rotary="partial",
+                    head_dim=128, norms=(
         "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")),
     "hunyuan_v1_dense": replace(
         LLAMA, qk_norm="head", qk_norm_key="use_qk_norm", kv_required=True,
