@@ -100,6 +100,7 @@ class Attention(Frozen):
     output_gate: bool = False
     fused_qkv: bool = False
     rotary: Literal["none", "full", "partial"] = "full"
+    rotary_dim: int | None = None
     softcap: bool = False
     dropout: float = 0.0
 
@@ -316,6 +317,8 @@ class ModelShape(Frozen):
     final_norm: NormKind = "rms"
     final_softcap: bool = False
     embedding_dropout: float = 0.0
+    embedding_scaled: bool = False
+    embedding_norm: NormKind = "none"
     loss_upcast: bool = True
     towers: tuple[Tower, ...] = ()
     projector: tuple[Tensor, ...] = ()
