@@ -10,24 +10,35 @@ from calculator.bill import Basis, Bill, Item, Layer, Phase, Range, ServingFigur
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
-from calculator.serving.engines import vllm
+from calculator.model.weights import StoredWeights
+from calculator.serving.engines import lmdeploy, sglang, tensorrt_llm, tgi, transformers, vllm
 from calculator.serving.plan import ServingPlan
 from calculator.serving.start import ZERO, Span, Start, Term
 from calculator.sources import Source
 from calculator.text import Text, text
 
-_STARTS: MappingProxyType[str, Callable[[ModelShape, ServingPlan, Gpu], Start]] = MappingProxyType({"vllm": vllm.start})
+Begin = Callable[[ModelShape, ServingPlan, Gpu, StoredWeights | None], Start]
+_STARTS: MappingProxyType[str, Begin] = MappingProxyType(
+    {
+        "vllm": vllm.start,
+        "sglang": sglang.start,
+        "tensorrt_llm": tensorrt_llm.start,
+        "lmdeploy": lmdeploy.start,
+        "tgi": tgi.start,
+        "transformers": transformers.start,
+    }
+)
 
 _FREE_SOURCE = Source(title="The card's total less everything above")
 _PHASES = ("load", "profile", "serve")
 
 
-def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: object = None) -> Start:
+def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
     """The engine's start, term by term. Raises ``PlanError`` ("serving.unknown_engine") and the engine's own."""
     begin = _STARTS.get(plan.engine)
     if begin is None:
         raise PlanError("serving.unknown_engine", field="engine", engine=plan.engine)
-    return begin(shape, plan, gpu)
+    return begin(shape, plan, gpu, stored)
 
 
 def geometry(shape: ModelShape, plan: ServingPlan, gpu: Gpu, pool_bytes: int) -> tuple[int, float]:
@@ -38,7 +49,7 @@ def geometry(shape: ModelShape, plan: ServingPlan, gpu: Gpu, pool_bytes: int) ->
     return begun.cache.tokens(pool_bytes, length), begun.cache.concurrency(pool_bytes, length)
 
 
-def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: object = None) -> Bill:
+def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Bill:
     """The itemised memory of the tightest GPU of one replica.
 
     ``need`` is weights, the wished requests' cache, workspace and overheads; ``process`` is the reservation: what the

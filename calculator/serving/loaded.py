@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from calculator.model.shape import ModelShape, Tensor
+from calculator.model.weights import StoredWeights, WeightLayout, stored_weights
+from calculator.precision import weight_format
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split
 from calculator.serving.weights import VOCAB_PADDING, RankWeights, Recent, rank_weights
@@ -12,14 +15,31 @@ from calculator.serving.weights import VOCAB_PADDING, RankWeights, Recent, rank_
 _recent = Recent()
 
 
-def load(shape: ModelShape, plan: ServingPlan, split: Split) -> RankWeights:
-    """Weight bytes of every stage's rank."""
-    key = (plan.engine, plan.weights, split)
-    return cast(RankWeights, _recent.get(shape, key, lambda: _load(shape, plan, split)))
+def load(shape: ModelShape, plan: ServingPlan, split: Split, stored: StoredWeights | None = None) -> RankWeights:
+    """Weight bytes of every stage's rank, as stored or in the plan's format; with ``stored`` scaled, component by
+    component, to what the files' headers say."""
+    key = (plan.engine, plan.weights, split, plan.speculative == "mtp", id(stored), plan.pp_layer_partition)
+    return cast(RankWeights, _recent.get(shape, key, lambda: _load(shape, plan, split, stored)))
 
 
-def _load(shape: ModelShape, plan: ServingPlan, split: Split) -> RankWeights:
+def _load(shape: ModelShape, plan: ServingPlan, split: Split, stored: StoredWeights | None) -> RankWeights:
+    layout = WeightLayout(shape, weight_format(plan.weights) if plan.weights is not None else None)
+    factors = _factors(shape, stored) if stored is not None and plan.weights is None else {}
+
     def size(tensor: Tensor, layer: int | None) -> float:
-        return 2.0 * tensor.elements
+        return layout.tensor_bytes(tensor, layer) * factors.get(tensor.component, 1.0)
 
-    return rank_weights(shape, split, size, by_layer=False, padding=VOCAB_PADDING)
+    return rank_weights(
+        shape, split, size, by_layer=layout.by_layer, padding=VOCAB_PADDING, mtp=plan.speculative == "mtp",
+        partition=plan.pp_layer_partition,
+    )  # fmt: skip
+
+
+def _factors(shape: ModelShape, stored: StoredWeights) -> Mapping[str, float]:
+    """Stored over computed bytes of each component that both know."""
+    computed = stored_weights(shape).by_component
+    return {
+        name: stored.by_component[name] / size
+        for name, size in computed.items()
+        if size and stored.by_component.get(name)
+    }

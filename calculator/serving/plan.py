@@ -15,7 +15,18 @@ class ServingPlan(Frozen):
     """Everything that decides what a serving engine holds. None means the engine's own default for its version and
     card. ``weights`` None keeps the stored format; ``concurrency`` is the wished number of requests at
     ``context_tokens`` each (prompt and answer; None: ``max_model_len``). ``kv_cache_memory_bytes`` fixes the cache pool
-    of one GPU instead of letting ``memory_fraction`` and what is loaded decide (vLLM's ``--kv-cache-memory-bytes``)."""
+    of one GPU instead of letting ``memory_fraction`` and what is loaded decide (vLLM's ``--kv-cache-memory-bytes``).
+
+    ``free_memory_bytes`` is what is free on the card when the pool is sized, where it was seen in a log: engines that
+    take a fraction of the free memory then need no estimate of it. ``hybrid_kv_cache_manager`` False makes vLLM charge
+    sliding windows as full attention; ``mla`` False stores full heads, as releases before MLA did;
+    ``pp_layer_partition`` lists the layers of each stage; ``limit_mm_per_prompt`` the items of each modality that a
+    request may hold. ``speculative`` with ``draft_tokens`` tokens a step; ``draft_bytes`` are a draft model's weights.
+    ``max_loras`` adapters of ``max_lora_rank`` are kept in slots. ``cpu_offload_bytes`` of weights stay on the host,
+    ``swap_space_bytes`` and ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the
+    same and cached once. llama.cpp and Ollama: ``n_ubatch``, ``kv_unified``, ``flash_attn``, ``swa_full``,
+    ``experts_on_cpu``, ``tensor_split`` and ``max_model_len`` as the context of all slots together.
+    """
 
     engine: Engine = "vllm"
     engine_version: str | None = None
@@ -44,5 +55,27 @@ class ServingPlan(Frozen):
     ep: int = Field(1, ge=1)
     dcp: int = Field(1, ge=1)
     n_gpu_layers: int | None = Field(None, ge=0)
+    free_memory_bytes: int | None = Field(None, ge=0)
+    hybrid_kv_cache_manager: bool | None = None
+    mla: bool | int | None = None
+    kernel: str | None = None
+    pp_layer_partition: tuple[int, ...] | None = None
+    limit_mm_per_prompt: dict[str, int] | None = None
+    speculative: str | None = None
+    draft_tokens: int = Field(0, ge=0, le=1024)
+    draft_bytes: int = Field(0, ge=0)
+    max_loras: int = Field(0, ge=0, le=4096)
+    max_lora_rank: int = Field(16, ge=1, le=4096)
+    cpu_offload_bytes: int = Field(0, ge=0)
+    kv_offload_bytes: int = Field(0, ge=0)
+    shared_prefix_tokens: int = Field(0, ge=0, le=16_777_216)
+    dp_attention: bool = False
+    chunked_prefill_size: int | None = Field(None, ge=1, le=16_777_216)
+    n_ubatch: int | None = Field(None, ge=1, le=1_048_576)
+    kv_unified: bool | None = None
+    flash_attn: bool | None = None
+    swa_full: bool = False
+    experts_on_cpu: bool = False
+    tensor_split: tuple[float, ...] | None = None
     ttft_goal_s: float | None = Field(None, gt=0)
     tpot_goal_s: float | None = Field(None, gt=0)

@@ -83,14 +83,19 @@ def _legal(number: int) -> str:
     return ", ".join(str(degree) for degree in (1, 2, 4, 8, 16, 32, 64) if number % degree == 0)
 
 
-def stages(layers: int, pp: int) -> tuple[range, ...]:
-    """The layers of each pipeline stage: even shares, the remainder from the second-to-last stage backwards.
+def stages(layers: int, pp: int, partition: tuple[int, ...] | None = None) -> tuple[range, ...]:
+    """The layers of each pipeline stage: even shares, the remainder from the second-to-last stage backwards, or the
+    plan's own ``partition``.
 
-    Source: vLLM, vllm/distributed/utils.py (0.19.1).
+    Source: vLLM, vllm/distributed/utils.py (0.19.1). Raises ``PlanError`` ("serving.pp_partition").
     """
     counts = [layers // pp] * pp
     for extra in range(layers % pp):
         counts[-(extra + 2) if pp > 1 else 0] += 1
+    if partition is not None:
+        if len(partition) != pp or sum(partition) != layers or min(partition) < 1:
+            raise PlanError("serving.pp_partition", field="pp_layer_partition", pp=pp, layers_count=layers)
+        counts = list(partition)
     ends = [sum(counts[: i + 1]) for i in range(pp)]
     return tuple(range(end - count, end) for end, count in zip(ends, counts, strict=True))
 

@@ -56,9 +56,19 @@ def _kv_heads(block: Block) -> int:
     return block.mixer.kv_heads if isinstance(block.mixer, Attention) else 0
 
 
-def rank_weights(shape: ModelShape, split: Split, size: Bytes, *, by_layer: bool, padding: int) -> RankWeights:
+def rank_weights(
+    shape: ModelShape,
+    split: Split,
+    size: Bytes,
+    *,
+    by_layer: bool,
+    padding: int,
+    mtp: bool = False,
+    partition: tuple[int, ...] | None = None,
+) -> RankWeights:
     """Bytes of each stage. ``by_layer``: layers of one kind may be stored in different formats, so each is asked for;
-    otherwise one of a kind stands for all."""
+    otherwise one of a kind stands for all. ``mtp`` loads the multi-token-prediction layers on the last stage;
+    ``partition`` replaces the engine's own distribution of layers."""
     kinds: dict[int, float] = {}
 
     def layer(number: int) -> float:
@@ -74,10 +84,11 @@ def rank_weights(shape: ModelShape, split: Split, size: Bytes, *, by_layer: bool
     def outside(tensors: Iterable[Tensor]) -> float:
         return sum(size(t, None) * share(t, split, 0, padding) for t in tensors)
 
-    spans = stages(shape.layers, split.pp)
-    towers = [t for tower in shape.towers for t in tower.tensors] + list(shape.projector)
+    spans = stages(shape.layers, split.pp, partition)
+    towers = [t.model_copy(update={"name": v.prefix + t.name}) for v in shape.towers for t in v.tensors]
+    towers += shape.projector
     first = outside(shape.embedding) + outside(towers) + _encoder(shape, split, size, padding)
-    last = outside(shape.final)
+    last = outside(shape.final) + (outside(shape.mtp) if mtp else 0.0)
     if not shape.tied:
         last += outside(shape.head)
     elif split.pp > 1:

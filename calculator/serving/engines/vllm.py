@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, LatentAttention, ModelShape, StateMixer
+from calculator.model.weights import StoredWeights
 from calculator.serving.cache import Spec, cache_format, layer_specs
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activation
@@ -149,9 +150,9 @@ def _in_flight(chosen: Settings, split: Split) -> int:
     return chosen.tokens * (2 if split.pp == 1 else split.pp)
 
 
-def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Start:
+def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
     """The start of the tightest stage."""
-    stages = ranks(shape, plan, gpu)
+    stages = ranks(shape, plan, gpu, stored)
     context = plan.context_tokens or stages[0].max_model_len
     tightest = min(stages, key=lambda s: (s.cache.concurrency(s.pool.value, context), s.pool.value))
     if len(stages) > 1:
@@ -160,10 +161,10 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Start:
     return tightest
 
 
-def ranks(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> tuple[Start, ...]:
+def ranks(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> tuple[Start, ...]:
     """Every pipeline stage's start, first to last."""
     split = split_of(plan, shape)
-    weights = load(shape, plan, split)
+    weights = load(shape, plan, split, stored)
     chosen = settings(shape, plan, gpu)
     return tuple(_stage(shape, plan, gpu, split, weights, n, chosen) for n in range(len(weights.stages)))
 

@@ -1,0 +1,216 @@
+"""SGLang: a static share of the memory that is free before loading holds weights and cache; nothing is measured.
+
+Source: python/sglang/srt/server_args.py, model_executor/model_runner.py, mem_cache/, releases 0.3.6 to 0.5.23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calculator.hardware import Gpu
+from calculator.model.shape import LatentAttention, ModelShape
+from calculator.model.weights import StoredWeights
+from calculator.serving.cache import cache_format, layer_specs
+from calculator.serving.loaded import load
+from calculator.serving.overheads import communication_term, context_term
+from calculator.serving.pages import PagedCache, parts_of, state_bytes
+from calculator.serving.plan import ServingPlan
+from calculator.serving.split import Split, split_of
+from calculator.serving.start import Span, Start, Term
+from calculator.serving.versions import Version, parse
+from calculator.serving.workspace import logits_bytes, widest_layer
+from calculator.sources import Source
+from calculator.text import Text, text
+from calculator.units import GIB, MIB
+
+NEWEST: Version = (0, 5, 23)
+STATE_RATIO = 0.9
+"""``mamba_full_memory_ratio``: state memory over cache memory."""
+WINDOW_RATIO = 0.8
+"""``swa_full_tokens_ratio``: tokens of the window pool over those of the full pool."""
+
+
+def source(path: str, versions: str = "0.3.6 to 0.5.23") -> Source:
+    return Source(
+        title=f"SGLang source, python/sglang/srt/{path}", url="https://github.com/sgl-project/sglang",
+        checked_on="2026-11-29", versions=versions,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    version: Version
+    context: int
+    chunk: int
+    graph_batch: int
+    fraction: float
+    assumptions: tuple[Text, ...]
+
+
+def chunk_size(version: Version, total_bytes: int) -> int:
+    """``chunked_prefill_size`` by card memory."""
+    gib = total_bytes / GIB
+    if version >= (0, 5, 4):
+        small = 4096 if version >= (0, 5, 23) else 2048
+        for limit, size in ((20, 2048), (35, small), (60, 4096), (160, 8192)):
+            if gib < limit:
+                return size
+        return 16384
+    if version >= (0, 4, 8) and gib >= 160:
+        return 16384
+    return 2048 if gib < (35 if version >= (0, 4, 8) else 25) else 8192
+
+
+def graph_batch(version: Version, total_bytes: int, tp: int) -> int:
+    """The largest batch size captured as a CUDA graph."""
+    gib = total_bytes / GIB
+    if version < (0, 5, 4):
+        if gib < (35 if version >= (0, 4, 8) else 25):
+            return 8 if tp < 4 else 80
+        return 256 if version >= (0, 4, 8) and gib >= 90 else 160
+    double = 2 if version >= (0, 5, 23) else 1
+    for limit, few, many in ((20, 8, 8), (35, 24 * double, 80 * double), (60, 32, 160), (160, 256, 512)):
+        if gib < limit:
+            return few if tp < 4 else many
+    return 512
+
+
+def default_fraction(version: Version, total_bytes: int, plan: ServingPlan, chunk: int, batch: int) -> float:
+    """``mem_fraction_static`` where it is not set: the card less a reserve that grows with chunk, graphs and ranks."""
+    mib, ranks = total_bytes / MIB, plan.tp * plan.pp
+    if version < (0, 4, 8):
+        for least, share in ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87)):
+            if plan.tp >= least:
+                return share
+        return 0.88
+    drafts = plan.speculative is not None
+    if version < (0, 5, 4):
+        gib = mib / 1024
+        reserve = 32.0
+        for limit, base in ((35, 2.8 + ranks / 10), (90, 9.5 + ranks / 2), (160, 12 + ranks / 2)):
+            if gib < limit:
+                reserve = base
+                break
+        reserve += (2 if drafts else 0) + (4 if plan.dp_attention else 0)
+        return round((gib - reserve) / gib, 3)
+    reserve = 512 + 1.5 * max(chunk, 2048) + 2 * batch + 1024 * ranks / 8
+    if plan.dp_attention:
+        reserve += 3 * batch * plan.dp + (1.5 * batch * plan.dp if batch > 300 else 0)
+    if mib > 60 * 1024:
+        reserve = max(reserve, 10 * 1024)
+    if drafts:
+        reserve += 1024 * (4 if version >= (0, 5, 10) else 2)
+    return round((mib - reserve) / mib, 3)
+
+
+def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
+    notes: list[Text] = []
+    version = NEWEST
+    if plan.engine_version is not None:
+        version = parse(plan.engine_version)
+    else:
+        notes.append(text("serving.assume.version", engine="SGLang", version=".".join(map(str, NEWEST))))
+    context = plan.max_model_len or shape.max_context or 4096
+    if plan.max_model_len is None:
+        notes.append(text("serving.assume.max_model_len", context_tokens=context))
+    chunk = plan.chunked_prefill_size or plan.max_num_batched_tokens or chunk_size(version, gpu.total_bytes)
+    batch = graph_batch(version, gpu.total_bytes, plan.tp)
+    fraction = plan.memory_fraction
+    if fraction is None:
+        fraction = default_fraction(version, gpu.total_bytes, plan, chunk, batch)
+        if shape.towers:
+            fraction = round(fraction * 0.95 * _tower_factor(shape), 3)
+        notes.append(text("serving.assume.fraction", fraction=fraction))
+    return Settings(version, context, chunk, batch, fraction, tuple(notes))
+
+
+def _tower_factor(shape: ModelShape) -> float:
+    """``adjust_mem_fraction_for_vlm``: larger vision towers leave less to the static share."""
+    size = max((t.layers * t.hidden**2 for t in shape.towers if t.modality == "vision"), default=0)
+    return min(max(1 - 0.1 * (size / (24 * 1024**2) - 1), 0.8), 1.05)
+
+
+def _page(shape: ModelShape, plan: ServingPlan) -> int:
+    latent = any(isinstance(b.mixer, LatentAttention) for b in shape.blocks)
+    return plan.block_size or (64 if latent and plan.gpu.startswith(("h100", "h200", "h20", "gh200")) else 1)
+
+
+def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
+    """The start of the tightest stage. ``free_memory_bytes`` is what is free after loading."""
+    split = split_of(plan, shape)
+    attention = Split(tp=max(1, split.tp // plan.dp), pp=split.pp) if plan.dp_attention else split
+    chosen = settings(shape, plan, gpu)
+    weights = load(shape, plan, split, stored)
+    held = Span.about(weights.largest + plan.draft_bytes, 0.01)
+    stage = weights.stages.index(weights.largest)
+    layers = weights.layers[stage]
+    context, links = context_term(), communication_term(gpu, split.tp * split.ep)
+    before = (context.span + links.span).rest_of(gpu.total_bytes)
+    if plan.free_memory_bytes is not None:
+        before = Span.exact(plan.free_memory_bytes + held.value)
+    static = Span(*(int(chosen.fraction * end) for end in (before.value, before.low, before.high)))
+    pool = Span(static.value - held.value, static.low - held.high, static.high - held.low)
+    form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
+    specs = layer_specs(shape, layers, attention.tp, form)
+    states = state_bytes(specs.items())
+    state = None
+    if states:
+        state, pool = _state(pool, states, plan)
+    if plan.kv_cache_memory_bytes is not None:
+        pool = Span.exact(plan.kv_cache_memory_bytes)
+    cache = PagedCache(parts_of(specs, credit_windows=True), _page(shape, plan), states, chosen.chunk)
+    tokens = cache.tokens(pool.value, chosen.context)
+    seqs = plan.max_num_seqs or max(1, min(max(int(tokens / chosen.context * 512), 2048), 4096))
+    slots = (seqs + 1) * (chosen.context + 4) * 4
+    work = widest_layer(shape, split, layers, chosen.chunk) + logits_bytes(shape, min(seqs, chosen.graph_batch), 2.5)
+    graphs = Span(300 * MIB + 4 * MIB * len(graph_sizes(chosen.graph_batch)), 100 * MIB, 3 * GIB)
+    if not plan.cuda_graphs:
+        graphs = Span.exact(0)
+    return Start(
+        weights=Term(held, text("serving.item.weights", weights_bytes=weights.largest, rotary_bytes=0, tp=split.tp,
+                                pp=split.pp), "computed", source("model_loader"), split.tp * split.pp),
+        activation=Term(Span(work, work // 2, 2 * work),
+                        text("serving.item.workspace", batched_tokens=chosen.chunk, seqs_count=seqs), "computed",
+                        source("model_executor/model_runner.py")),
+        non_torch=Term(links.span + Span.exact(slots + 384 * MIB),
+                       text("serving.item.sglang_buffers", slots_bytes=slots, ranks_count=split.tp), "calibrated",
+                       source("mem_cache/memory_pool.py")),
+        cuda_graphs=Term(graphs, text("serving.item.cuda_graphs", sizes_count=len(graph_sizes(chosen.graph_batch))),
+                         "calibrated", source("model_executor/cuda_graph_runner.py")),
+        context=context,
+        pool=pool,
+        pool_formula=text("serving.item.pool.static", fraction=chosen.fraction, free_bytes=before.value,
+                          weights_bytes=held.value),
+        pool_source=source("model_executor/model_runner.py, profile_max_num_token"),
+        cache=cache,
+        budget_bytes=static.value,
+        memory_fraction=chosen.fraction,
+        max_model_len=chosen.context,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=chosen.chunk,
+        replicas=1 if plan.dp_attention else plan.dp,
+        rank=str(stage),
+        state=state,
+        needs_whole_request=False,
+        assumptions=chosen.assumptions,
+    )  # fmt: skip
+
+
+def _state(pool: Span, states: int, plan: ServingPlan) -> tuple[Term, Span]:
+    """State slots take 0.9/1.9 of the pool, or what the running requests need where their number is set."""
+    drafts = 1 + plan.draft_tokens
+    if plan.max_num_seqs is not None:
+        span = Span.exact(plan.max_num_seqs * states * drafts)
+    else:
+        share = STATE_RATIO / (1 + STATE_RATIO)
+        span = Span(*(max(int(end * share), 0) for end in (pool.value, pool.low, pool.high)))
+    rest = Span(pool.value - span.value, pool.low - span.high, pool.high - span.low)
+    term = Term(span, text("serving.item.state", state_bytes=states, slots_count=span.value // max(states, 1)),
+                "computed", source("mem_cache/memory_pool.py"))  # fmt: skip
+    return term, rest
+
+
+def graph_sizes(largest: int) -> list[int]:
+    """Captured batch sizes: 1, 2, 4, 8, 12, then by 8 to 256, by 16 to 496, by 32."""
+    sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 497, 16), *range(512, max(largest, 512) + 1, 32)]
+    return [size for size in sizes if size <= largest]

@@ -1,0 +1,43 @@
+"""Memory outside an engine's own accounts: the driver's context and communication buffers."""
+
+from __future__ import annotations
+
+from calculator.hardware import Gpu
+from calculator.serving.start import ZERO, Span, Term
+from calculator.sources import Source
+from calculator.text import text
+from calculator.units import GIB, MIB
+
+CONTEXT = Span(450 * MIB, 140 * MIB, 620 * MIB)
+CONTEXT_SOURCE = Source(
+    title="Memory in use on an idle card after a process has made its CUDA context, from public logs (141 MiB on a T4, "
+    "0.45 GiB on a 24 GB card, 0.6 GiB on data-centre cards)",
+    url="https://github.com/vllm-project/vllm/issues",
+    checked_on="2026-11-29",
+)
+
+NCCL_SOURCE = Source(
+    title="Non-torch memory of tensor-parallel vLLM starts: about 2 GiB on NVLink machines, 0.2 to 0.3 GiB on PCIe",
+    url="https://github.com/llm-d-incubation/llm-d-planner",
+    checked_on="2026-11-29",
+)
+
+
+def is_linked(gpu: Gpu) -> bool:
+    """Whether cards of this kind are usually joined by NVLink or its like. An unnamed card counts by its size."""
+    if gpu.kind == "custom":
+        return gpu.total_bytes >= 70 * GIB
+    return gpu.kind == "datacenter" and gpu.link_bytes_per_s is not None
+
+
+def context_term() -> Term:
+    """The context of one process on one card."""
+    return Term(CONTEXT, text("serving.item.context"), "calibrated", CONTEXT_SOURCE)
+
+
+def communication_term(gpu: Gpu, ranks: int) -> Term:
+    """Buffers of the collectives among ``ranks`` GPUs."""
+    span = ZERO
+    if ranks > 1:
+        span = Span(2 * GIB, GIB // 2, 5 * GIB // 2) if is_linked(gpu) else Span(GIB // 4, GIB // 8, GIB // 2)
+    return Term(span, text("serving.item.non_torch", ranks_count=ranks), "calibrated", NCCL_SOURCE)

@@ -1,0 +1,89 @@
+"""Caches without layer groups: every token of a sequence takes the same bytes, in pages of a few tokens.
+
+SGLang, TensorRT-LLM, LMDeploy, TGI and plain transformers lay out their cache like this; they differ in the page, in
+whether windows are credited and in where states live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from calculator.serving.cache import Spec
+from calculator.serving.split import ceil_div
+
+LONGEST = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Layers that are cached alike: their bytes a token together, and their window (0: every token)."""
+
+    token_bytes: int
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PagedCache:
+    """``parts`` share one pool. ``in_flight`` tokens stand in a window beside it. ``state_in_pool``: a sequence's
+    state comes out of the same pool. ``full_share`` is the share of a token's bytes that full layers take in the pool
+    that the engine divides (1.0 without windows)."""
+
+    parts: tuple[Part, ...]
+    block_size: int
+    state_bytes_per_sequence: int = 0
+    in_flight: int = 0
+    state_in_pool: bool = False
+
+    @property
+    def bytes_per_token(self) -> int:
+        return sum(part.token_bytes for part in self.parts)
+
+    def request_bytes(self, context: int) -> int:
+        """Pool bytes of one request, whole pages."""
+        total = self.state_bytes_per_sequence if self.state_in_pool else 0
+        for part in self.parts:
+            seen = min(context, part.window + self.in_flight) if part.window else context
+            total += ceil_div(seen, self.block_size) * self.block_size * part.token_bytes
+        return total
+
+    def tokens(self, pool_bytes: int, max_model_len: int) -> int:
+        each = self.bytes_per_token
+        if not each:
+            return 0
+        if any(part.window for part in self.parts):
+            return int(self.concurrency(pool_bytes, max_model_len) * max_model_len)
+        return max(pool_bytes, 0) // (each * self.block_size) * self.block_size
+
+    def concurrency(self, pool_bytes: int, context: int) -> float:
+        need = self.request_bytes(context)
+        return max(pool_bytes, 0) / need if need else float(LONGEST)
+
+    def needed(self, requests: int, context: int) -> int:
+        return requests * self.request_bytes(context)
+
+    def longest(self, pool_bytes: int) -> int:
+        low, high = 0, LONGEST
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.request_bytes(middle) <= pool_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def parts_of(specs: Mapping[Spec, int], *, credit_windows: bool) -> tuple[Part, ...]:
+    """One part for each window width. Without credit every layer counts as full."""
+    sums: dict[int, int] = {}
+    for spec, count in specs.items():
+        if spec.kind == "state":
+            continue
+        window = spec.window if credit_windows else 0
+        sums[window] = sums.get(window, 0) + spec.token_bytes * count
+    return tuple(Part(size, window) for window, size in sorted(sums.items()))
+
+
+def state_bytes(specs: Iterable[tuple[Spec, int]]) -> int:
+    """State bytes of one sequence in all layers."""
+    return sum(spec.state_bytes * count for spec, count in specs)
