@@ -1,0 +1,281 @@
+"""From a model shape and a plan to the step's program on one rank."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from calculator.model.shape import Attention, Block, ModelShape
+from calculator.training.layers import Layer, Shared
+from calculator.training.numerics import Numerics
+from calculator.training.plan import TrainingPlan
+from calculator.training.program import Program, Stage
+from calculator.training.recipe import Recipe
+from calculator.training.stretches import HeadForm, additive_mask, embed, head, rotary_tables
+from calculator.training.tape import ONE, PADDED, ROW_KINDS, SCORES, SEQ, TOKENS, Tape, Tensor
+from calculator.training.template import Sized, Template, edit, record, size
+
+LINEAR_ROLES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
+
+
+class Compiled:
+    """A shape's recordings, made when first asked for and kept."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        self.shape = shape
+        self._templates: dict[Any, Template] = {}
+        self._sized: OrderedDict[Any, Sized] = OrderedDict()
+
+    # ------------------------------------------------------------------------------------------------ recording
+    def layer(self, index: int, n: Numerics, checkpoint: str, first: bool) -> Template:
+        key = ("layer", index, n, checkpoint, first)
+        found = self._templates.get(key)
+        if found is None:
+            found = self._templates[key] = self._record_layer(self.shape.blocks[index], n, checkpoint, first)
+        return found
+
+    def _record_layer(self, block: Block, n: Numerics, checkpoint: str, first: bool) -> Template:
+        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        layer = self._writer(tape, n, block)
+        residual = residual_type(n)
+        shared = shared_tensors(tape, block, n, residual)
+        tensors = [t for t in (shared.rotary or ()) if t is not None]
+
+        def run(box: list[Tensor]) -> list[Tensor]:
+            def body(x: Tensor) -> Tensor:
+                return layer.decoder(x, block, shared)
+
+            if checkpoint == "reentrant":
+                return [tape.checkpoint_reentrant(body, box[0])]
+            return [tape.checkpoint(body, box[0]) if checkpoint else body(box[0])]
+
+        return record(
+            tape, run, (TOKENS, self.shape.hidden, residual), input_needs_grad=n.input_needs_grad, shared=tensors,
+            hold_input=first, boundary="checkpoints" if checkpoint else "activations",
+        )
+
+    def _writer(self, tape: Tape, n: Numerics, block: Block | None = None) -> Layer:
+        layer = Layer(tape, n, self.shape.hidden)
+        if block is not None:
+            layer.head_norm = "rms_unit_offset" if block.norm == "rms_unit_offset" else "rms"
+            layer.output_bias = has_output_bias(block, self.shape.hidden)
+        return layer
+
+    def embedding(self, n: Numerics, boundary: str) -> Template:
+        key = ("embedding", n, boundary)
+        found = self._templates.get(key)
+        if found is not None:
+            return found
+        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        layer = self._writer(tape, n)
+        shape = self.shape
+
+        def run(_: list[Tensor]) -> list[Tensor]:
+            x = embed(layer, shape.vocab, scaled=shape.embedding_scaled, dropout=shape.embedding_dropout)
+            if shape.tied and n.trainable:
+                param = layer.params["embedding"]
+                param.waiting = tape.outside(ONE, param.tensor.width, n.small, role="gradients")
+            extras = [tape.new(SEQ, 1, "int64")]
+            extras.append(tape.new(SEQ, 1, "int64"))
+            del extras[0]
+            if n.attention == "eager":
+                extras.append(additive_mask(tape, x.dtype))
+            dim = rotary_dim(shape)
+            if dim:
+                extras += rotary_tables(tape, dim, x.dtype)
+            return [x, *extras]
+
+        found = self._templates[key] = record(tape, run, boundary=boundary)
+        return found
+
+    def head(self, n: Numerics, form: HeadForm, boundary: str) -> Template:
+        key = ("head", n, form, boundary)
+        found = self._templates.get(key)
+        if found is not None:
+            return found
+        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        if form.tied:
+            n = n._replace(grads_exist=False)
+        layer = self._writer(tape, n)
+        held: list[Tensor] = []
+        marks: dict[str, int] = {}
+        found = record(
+            tape, lambda box: [head(layer, box, form, held, marks)], (TOKENS, self.shape.hidden, residual_type(n)),
+            held=None if form.outputs_held else held, marks=marks, boundary=boundary,
+        )
+        self._templates[key] = found
+        return found
+
+    def sized(self, template: Template, rows: tuple[int, ...]) -> Sized:
+        key = (id(template), rows)
+        found = self._sized.get(key)
+        if found is None:
+            found = self._sized[key] = size(template, rows)
+            if len(self._sized) > 512:
+                self._sized.popitem(last=False)
+        return found
+
+
+_compiled: OrderedDict[int, Compiled] = OrderedDict()
+
+
+def compiled(shape: ModelShape) -> Compiled:
+    """The recordings of a shape; those of the last few shapes are kept."""
+    found = _compiled.get(id(shape))
+    if found is None or found.shape is not shape:
+        found = _compiled[id(shape)] = Compiled(shape)
+        while len(_compiled) > 16:
+            _compiled.popitem(last=False)
+    return found
+
+
+def residual_type(n: Numerics) -> str:
+    """The residual stream has the type of the embedding's output."""
+    return n.small
+
+
+def rotary_dim(shape: ModelShape) -> int:
+    """Width of the rotary tables: the head size, or the rotated part of it."""
+    for block in shape.blocks:
+        if isinstance(block.mixer, Attention) and block.mixer.rotary != "none":
+            return block.mixer.rotary_dim or block.mixer.head_dim
+    return 0
+
+
+def shared_tensors(tape: Tape, block: Block, n: Numerics, residual: str) -> Shared:
+    mixer = block.mixer
+    shared = Shared()
+    if isinstance(mixer, Attention) and mixer.rotary != "none":
+        dim = mixer.rotary_dim or mixer.head_dim
+        shared.rotary = (tape.outside(SEQ, dim, residual, "activations"), tape.outside(SEQ, dim, residual, "activations"))
+    if n.attention == "eager":
+        shared.mask = tape.outside(SCORES, 1, residual, "activations")
+    elif n.masked and isinstance(mixer, Attention) and mixer.window is not None:
+        shared.window_mask = tape.outside(SCORES, 1, "bool", "activations")
+    return shared
+
+
+def has_output_bias(block: Block, hidden: int) -> bool:
+    """Whether attention's output projection has a bias: what the query, key and value biases leave over."""
+    mixer = block.mixer
+    if not isinstance(mixer, Attention):
+        return False
+    biases = sum(t.elements for t in block.tensors if t.component == "attention" and t.kind == "bias")
+    inner = mixer.heads * mixer.head_dim + mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)
+    return biases in (hidden, hidden + inner)
+
+
+def row_counts(plan: TrainingPlan) -> tuple[int, ...]:
+    """The row counts of ``tape`` for a plan's micro-batch and length."""
+    b, s = plan.micro_batch, plan.seq_len
+    rows = [1, s, b * s, b * s * s, s * s, b, b * (s + 1), b * (s - 1), b * s, b * s]
+    assert len(rows) == ROW_KINDS and rows[PADDED] == b * (s + 1)
+    return tuple(rows)
+
+
+def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, *, scratch: bool) -> Numerics:
+    """What of the plan the recordings depend on."""
+    lora = plan.method in ("lora", "qlora", "dora")
+    targets: frozenset[str] = frozenset()
+    rank = 0
+    if lora:
+        adapter = plan.adapter
+        names = adapter.targets if adapter is not None else ("all-linear",)
+        targets = LINEAR_ROLES if "all-linear" in names else frozenset(names)
+        rank = adapter.rank if adapter is not None else 16
+    attention = plan.attention if plan.attention == "eager" else "flash"
+    if attention == "flash" and recipe.compute == "fp32":
+        attention = "efficient"
+    windowed = any(isinstance(b.mixer, Attention) and b.mixer.window is not None and b.mixer.window < plan.seq_len
+                   for b in shape.blocks)
+    quantised = {"none": "", "nf4": "bnb4", "nf4_dq": "bnb4", "int8": "int8"}.get(plan.base_quant, "packed")
+    return Numerics(
+        weight=recipe.weight, small=recipe.small, autocast=recipe.autocast, trainable=not lora, rank=rank,
+        targets=targets, adapter=recipe.adapter, adapter_dropout=plan.lora_dropout, dora=plan.method == "dora",
+        quantised=quantised, attention=attention, masked=windowed and plan.attention == "sdpa",
+        dropout=plan.dropout, single=plan.micro_batch == 1, scratch=scratch,
+    )
+
+
+def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
+    return HeadForm(
+        vocab=shape.vocab, norm=shape.final_norm, tied=shape.tied, softcap=shape.final_softcap, upcast=shape.loss_upcast,
+        kernel=plan.loss, outputs_held=bool(plan.outputs_held),
+    )
+
+
+def checkpoint_form(plan: TrainingPlan) -> str:
+    if plan.checkpointing == "none":
+        return ""
+    return "reentrant" if plan.checkpointing_reentrant else "plain"
+
+
+def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm) -> list[Stage]:
+    """Forward and backward of one micro-batch on one rank that holds the whole model."""
+    book, rows = compiled(shape), row_counts(plan)
+    checkpoint = checkpoint_form(plan)
+    boundary = "checkpoints" if checkpoint else "activations"
+    order = shape.order
+    frozen_entry = not n.trainable and not checkpoint
+    embedding = book.sized(book.embedding(n, boundary), rows)
+    layers = []
+    for i, index in enumerate(order):
+        wants = n._replace(input_needs_grad=False) if i == 0 and frozen_entry else n
+        layers.append(book.sized(book.layer(index, wants, checkpoint, i == 0), rows))
+    last = book.sized(book.head(n, form, boundary), rows)
+    count = len(order)
+    stages = [Stage("forward", "embedding", 0, embedding.forward)]
+    stages += [Stage("forward", "layer", i + 1, unit.forward) for i, unit in enumerate(layers)]
+    tables = edit(*((embedding.template.storages[i][2], -embedding.sizes[i]) for i in embedding.template.extras))
+    keep_tables = bool(checkpoint) or any(unit.template.keeps_shared for unit in layers)
+    entry = embedding.sizes[embedding.template.leaving]
+    stages.append(Stage("forward", "final_norm", count + 1, last.between("", "returned")))
+    if not layers[0].template.keeps_input:
+        stages.append(Stage("forward", "entry", count + 1, edit((boundary, -entry))))
+    if not keep_tables:
+        stages.append(Stage("forward", "tables", count + 1, tables))
+    stages.append(Stage("forward", "head", count + 1, last.between("returned", "loss")))
+    stages.append(Stage("loss", "loss", count + 1, last.between("loss", "after_loss")))
+    stages.append(Stage("forward", "outputs", count + 1, last.between("after_loss", "")))
+    for i, unit in enumerate([embedding, *layers, last]):
+        if unit.exit.deltas:
+            stages.append(Stage("forward", "exit", i, unit.exit))
+    stages.append(Stage("backward", "start", count + 1, edit(("backward_temporary", 512))))
+    stages.append(Stage("backward", "head", count + 1, last.backward))
+    for i in range(count - 1, -1, -1):
+        stages.append(Stage("backward", "layer", i + 1, layers[i].backward))
+    if keep_tables:
+        stages.append(Stage("backward", "tables", 1, tables))
+    if embedding.backward.deltas:
+        stages.append(Stage("backward", "embedding", 0, embedding.backward))
+    elif layers[0].template.gradient_out >= 0:
+        stages.append(Stage("backward", "entry_gradient", 0, edit(
+            ("backward_temporary", -layers[0].sizes[layers[0].template.gradient_out]))))
+    return stages
+
+
+def single_program(start: dict[str, int], shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm,
+                   temporary: int) -> Program:
+    """All of a step: micro-batches, then the optimizer."""
+    stages = micro_step(shape, plan, n, form)
+    if plan.grad_accum > 1:
+        stages += micro_step(shape, plan, n._replace(grads_exist=True), form)
+    gradients = sum(stage.events.net_by_key.get("gradients", 0) for stage in stages)
+    stages.append(Stage("optimizer", "step", -1, edit(("optimizer_temporary", temporary), ("optimizer_temporary", -temporary))))
+    stages.append(Stage("optimizer", "zero", -1, edit(("gradients", -gradients))))
+    return Program(start, tuple(stages))
+
+
+def saved_layers(program: Program) -> int:
+    """Bytes that the layers' own tensors hold at the end of forward, weight casts left out."""
+    total = 0
+    for stage in program.stages:
+        if stage.phase != "forward" or stage.name not in ("layer", "final_norm"):
+            continue
+        first = stage.name == "layer" and stage.unit == 1
+        for delta, key, storage in zip(stage.events.deltas, stage.events.keys, stage.events.storages, strict=True):
+            if stage.name == "layer" and key != "casts" and not (first and storage == 0):
+                total += delta
+            elif stage.name == "final_norm" and storage == 0:
+                total += delta
+    return total

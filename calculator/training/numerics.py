@@ -1,0 +1,49 @@
+"""What of a plan changes the operations of a layer: types, adapters, kernels. A recording is cached by it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+AttentionImpl = Literal["flash", "efficient", "math", "eager"]
+Experts = Literal["grouped_mm", "eager", "batched_mm", "modules"]
+
+
+class Numerics(NamedTuple):
+    """Types as in ``tape.ITEM_BYTES``.
+
+    ``weight`` is the type that weights are held in, ``small`` that of embeddings and norms (fp32 after PEFT's k-bit
+    preparation), ``autocast`` the compute type under autocast. ``quantised``: how the frozen Linear weights are
+    stored. ``masked``: an explicit attention mask is in use in windowed layers. ``grads_exist``: gradients of an earlier
+    micro-batch are there, so new ones are added and freed. ``single``: the micro-batch is one sequence, which lets
+    batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
+    Unsloth, fms-acceleration) in place of the written-out modules. ``shards``: tensor-parallel ranks.
+    """
+
+    weight: str = "bf16"
+    small: str = "bf16"
+    autocast: str | None = None
+    trainable: bool = True
+    rank: int = 0
+    targets: frozenset[str] = frozenset()
+    adapter: str = "fp32"
+    adapter_dropout: float = 0.0
+    dora: bool = False
+    quantised: Literal["", "bnb4", "int8", "packed"] = ""
+    attention: AttentionImpl = "flash"
+    repeat_kv: bool = False
+    masked: bool = False
+    experts: Experts = "grouped_mm"
+    dropout: float | None = None
+    grads_exist: bool = False
+    single: bool = False
+    fused_norm: bool = False
+    fused_mlp: bool = False
+    fused_rope: bool = False
+    input_needs_grad: bool = True
+    scratch: bool = True
+    shards: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def compute(self) -> str:
+        return self.autocast or self.weight

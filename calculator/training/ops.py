@@ -1,0 +1,499 @@
+"""The operations that layers are described with: what each allocates, what it keeps for backward, and what its
+backward allocates. Each follows PyTorch's own kernel and derivative (``derivatives.yaml``, ``FunctionsManual.cpp``).
+
+Sizes are (rows, width) pairs as in ``calculator.training.tape``; dtypes follow PyTorch's promotion and autocast lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calculator.training.tape import ONE, SCORES, TOKENS, Node, Param, Tape, Tensor
+
+Grads = list[Tensor | None]
+
+
+def _finish(tape: Tape, out: Tensor, node: Node | None) -> Tensor:
+    return tape.attach(out, node)
+
+
+def _like(tape: Tape, t: Tensor, dtype: str | None = None, width: int | None = None) -> Tensor:
+    return tape.new(t.rows, t.width if width is None else width, dtype or t.dtype, like=t)
+
+
+# ------------------------------------------------------------------------------------------------- elementwise
+def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
+    """A copy in another type; the same tensor if the type is right already."""
+    if x.dtype == dtype:
+        return x
+    source = x.dtype
+    node = tape.record("cast", [x], lambda _, g: [g[0] and _like(tape, g[0], source)], [])
+    return _finish(tape, _like(tape, x, dtype), node)
+
+
+def _binary_dtype(x: Tensor, y: Tensor) -> str:
+    if x.dtype == y.dtype:
+        return x.dtype
+    return "fp32" if "fp32" in (x.dtype, y.dtype) else x.dtype
+
+
+def _bigger(x: Tensor, y: Tensor) -> Tensor:
+    """Which operand has the broadcast shape. Rows ONE or a narrower width broadcast."""
+    if x.rows == y.rows:
+        return x if x.width >= y.width else y
+    if x.rows in (SCORES, TOKENS) and y.rows not in (SCORES, TOKENS):
+        return x
+    if y.rows in (SCORES, TOKENS) and x.rows not in (SCORES, TOKENS):
+        return y
+    return x if x.rows == SCORES else y
+
+
+def _reduce(tape: Tape, g: Tensor | None, shape: tuple[int, int, str]) -> Tensor | None:
+    """What the engine does to a gradient of a broadcast operand: sum and cast to the operand's size and type."""
+    if g is None:
+        return None
+    rows, width, dtype = shape
+    if (g.rows, g.width) != (rows, width):
+        g = tape.new(rows, width, g.dtype)
+    if g.dtype != dtype:
+        g = tape.new(rows, width, dtype, like=g)
+    return g
+
+
+def _shape(x: Tensor) -> tuple[int, int, str]:
+    return x.rows, x.width, x.dtype
+
+
+def add(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
+    """x + y; both gradients are the incoming one itself."""
+    sx, sy = _shape(x), _shape(y)
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        return [_reduce(tape, g[0], sx) if node and node.needs(0) else None,
+                _reduce(tape, g[0], sy) if node and node.needs(1) else None]
+
+    node = tape.record("add", [x, y], backward, [])
+    big = _bigger(x, y)
+    return _finish(tape, tape.new(big.rows, big.width, _binary_dtype(x, y), like=x if big is x else big), node)
+
+
+def mul(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
+    """x * y: each operand is kept if the other needs a gradient. Both products exist before a broadcast is summed."""
+    sx, sy = _shape(x), _shape(y)
+    saves = ([x] if y.needs_grad else []) + ([y] if x.needs_grad else [])
+    dtype = _binary_dtype(x, y)
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert node is not None and g[0] is not None
+        gx = _like(tape, g[0]) if node.needs(0) else None
+        gy = _like(tape, g[0]) if node.needs(1) else None
+        return [_reduce(tape, gx, sx), _reduce(tape, gy, sy)]
+
+    node = tape.record("mul", [x, y], backward, saves)
+    big = _bigger(x, y)
+    return _finish(tape, tape.new(big.rows, big.width, dtype, like=x if big is x else big), node)
+
+
+def scale(tape: Tape, x: Tensor) -> Tensor:
+    """x times a number, or divided by one: keeps nothing."""
+    node = tape.record("scale", [x], lambda _, g: [g[0] and _like(tape, g[0])], [])
+    return _finish(tape, _like(tape, x), node)
+
+
+def shift(tape: Tape, x: Tensor) -> Tensor:
+    """x plus a number: keeps nothing, and the gradient passes through."""
+    node = tape.record("shift", [x], lambda _, g: [g[0]], [])
+    return _finish(tape, _like(tape, x), node)
+
+
+def negate(tape: Tape, x: Tensor) -> Tensor:
+    return scale(tape, x)
+
+
+def square(tape: Tape, x: Tensor) -> Tensor:
+    """x ** 2; the derivative makes x ** 1, twice that, and the product, all alive together."""
+    return power(tape, x)
+
+
+def power(tape: Tape, x: Tensor) -> Tensor:
+    if tape.autocast and x.dtype != "fp32":
+        x = cast(tape, x, "fp32")
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        one = _like(tape, g[0])
+        two = _like(tape, g[0])
+        product = _like(tape, g[0])
+        del one, two
+        return [product]
+
+    node = tape.record("pow", [x], backward, [x])
+    return _finish(tape, _like(tape, x), node)
+
+
+def mean(tape: Tape, x: Tensor, groups: int = 1) -> Tensor:
+    """Mean over the width, or over each of ``groups`` parts of it."""
+    node = tape.record("mean", [x], lambda saved, g: [tape.new(*shape)], [])
+    shape = _shape(x)
+    return _finish(tape, tape.new(x.rows, groups, x.dtype), node)
+
+
+def tanh_gelu(tape: Tape, x: Tensor) -> Tensor:
+    """GELU's tanh form written out in Python (GPT-2): 0.5 x (1 + tanh(c (x + 0.044715 x^3)))."""
+    half = scale(tape, x)
+    return mul(tape, half, shift(tape, unary(tape, scale(tape, add(tape, x, scale(tape, power(tape, x)))), "output", "tanh")))
+
+
+def rsqrt(tape: Tape, x: Tensor) -> Tensor:
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        half = _like(tape, g[0])
+        cube = _like(tape, g[0])
+        product = _like(tape, g[0])
+        del half, cube
+        return [product]
+
+    node = tape.record("rsqrt", [x], backward, [])
+    out = _like(tape, x)
+    tape.save(node, [out])
+    return _finish(tape, out, node)
+
+
+def unary(tape: Tape, x: Tensor, keep: str = "input", name: str = "unary", copies: int = 0) -> Tensor:
+    """An activation with a fused derivative that keeps its input or its output; ``copies`` extra temporaries."""
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        temporary = [_like(tape, g[0]) for _ in range(copies)]
+        result = _like(tape, g[0])
+        del temporary
+        return [result]
+
+    node = tape.record(name, [x], backward, [x] if keep == "input" else [])
+    out = _like(tape, x)
+    if keep == "output":
+        tape.save(node, [out])
+    return _finish(tape, out, node)
+
+
+def relu(tape: Tape, x: Tensor, inplace: bool = False) -> Tensor:
+    """relu keeps its output; in place it has no storage of its own."""
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        return [_like(tape, g[0])]
+
+    node = tape.record("relu", [x], backward, [])
+    out = x.alias() if inplace else _like(tape, x)
+    tape.save(node, [out])
+    return _finish(tape, out, node)
+
+
+def dropout(tape: Tape, x: Tensor, p: float) -> Tensor:
+    """Keeps a mask of one byte an element."""
+    if not p:
+        return x
+    node = tape.record("dropout", [x], lambda _, g: [g[0] and _like(tape, g[0])], [])
+    out = _like(tape, x)
+    mask = tape.new(x.rows, x.width, "bool")
+    tape.save(node, [mask])
+    return _finish(tape, out, node)
+
+
+# ------------------------------------------------------------------------------------------------ shape changes
+def transpose_heads(tape: Tape, x: Tensor) -> Tensor:
+    """(batch, length, heads, dim) <-> (batch, heads, length, dim): a view."""
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        return [g[0] and g[0].alias(heads_first=not g[0].heads_first)]
+
+    node = tape.record("transpose", [x], backward, [])
+    return _finish(tape, x.alias(heads_first=not x.heads_first), node)
+
+
+def contiguous(tape: Tape, x: Tensor) -> Tensor:
+    """A copy in the order of the dimensions, where the bytes are in another."""
+    if x.heads_first == x.heads_first_memory:
+        return x
+
+    node = tape.record("clone", [x], lambda _, g: [g[0]], [])
+    out = tape.new(x.rows, x.width, x.dtype)
+    out.heads_first = out.heads_first_memory = x.heads_first
+    return _finish(tape, out, node)
+
+
+def merge_heads(tape: Tape, x: Tensor) -> Tensor:
+    """(batch, length, heads, dim) as (batch, length, width): a view, or a copy where the bytes are out of order."""
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        return [g[0]]
+
+    if x.heads_first_memory:
+        node = tape.record("reshape", [x], backward, [])
+        return _finish(tape, tape.new(x.rows, x.width, x.dtype), node)
+    node = tape.record("view", [x], backward, [])
+    return _finish(tape, x.alias(), node)
+
+
+def split_heads(tape: Tape, x: Tensor) -> Tensor:
+    """(batch, length, width) as (batch, length, heads, dim). Its gradient comes back in that order: a copy if it does
+    not lie so in memory."""
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        grad = g[0]
+        if grad is not None and grad.heads_first_memory:
+            return [tape.new(grad.rows, grad.width, grad.dtype)]
+        return [grad and grad.alias()]
+
+    node = tape.record("view", [x], backward, [])
+    return _finish(tape, x.alias(), node)
+
+
+def narrow(tape: Tape, x: Tensor, width: int) -> Tensor:
+    """A slice along the width: a view, whose gradient is a zero-filled tensor of the whole size."""
+    full = x.width
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        out = tape.new(g[0].rows, full, g[0].dtype)
+        out.heads_first = out.heads_first_memory = g[0].heads_first
+        return [out]
+
+    node = tape.record("slice", [x], backward, [])
+    out = x.alias()
+    out.width = width
+    return _finish(tape, out, node)
+
+
+def split(tape: Tape, x: Tensor, widths: Sequence[int]) -> list[Tensor]:
+    """Views of consecutive parts; backward joins their gradients."""
+    full, order = x.width, x.heads_first
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        known = next(t for t in g if t is not None)
+        missing = [tape.new(known.rows, w, known.dtype) for t, w in zip(g, widths, strict=True) if t is None]
+        out = tape.new(known.rows, full, known.dtype)
+        out.heads_first = out.heads_first_memory = order
+        del missing
+        return [out]
+
+    node = tape.record("split", [x], backward, [], outputs=len(widths))
+    parts = []
+    for slot, width in enumerate(widths):
+        part = x.alias()
+        part.width = width
+        parts.append(tape.attach(part, node, slot))
+    return parts
+
+
+def shifted_rows(tape: Tape, x: Tensor, rows: int) -> Tensor:
+    """All but the last position of every sequence, copied; the gradient is first of the slice, then of the whole."""
+    full = x.rows
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        return [tape.new(full, g[0].width, g[0].dtype)]
+
+    node = tape.record("shift_rows", [x], backward, [])
+    return _finish(tape, tape.new(rows, x.width, x.dtype), node)
+
+
+def concat(tape: Tape, parts: Sequence[Tensor]) -> Tensor:
+    """Join along the width. The result lies in the order of its dimensions; gradients are views."""
+    widths = [p.width for p in parts]
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        out: Grads = []
+        for i, width in enumerate(widths):
+            if node is not None and node.needs(i):
+                view = g[0].alias()
+                view.width = width
+                out.append(view)
+            else:
+                out.append(None)
+        return out
+
+    node = tape.record("cat", list(parts), backward, [])
+    out = tape.new(parts[0].rows, sum(widths), parts[0].dtype)
+    out.heads_first = out.heads_first_memory = parts[0].heads_first
+    return _finish(tape, out, node)
+
+
+def repeat_heads(tape: Tape, x: Tensor, times: int) -> Tensor:
+    """Key or value heads repeated to all query heads: a copy; backward sums it again."""
+    if times == 1:
+        return x
+    small = x.width
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        out = tape.new(g[0].rows, small, g[0].dtype)
+        out.heads_first = out.heads_first_memory = g[0].heads_first
+        return [out]
+
+    node = tape.record("repeat", [x], backward, [])
+    out = tape.new(x.rows, small * times, x.dtype)
+    out.heads_first = out.heads_first_memory = x.heads_first
+    return _finish(tape, out, node)
+
+
+# -------------------------------------------------------------------------------------------------- products
+def autocast_weight(tape: Tape, weight: Tensor) -> Tensor:
+    """The 16-bit cast of a weight under autocast; casts of trainable leaves are cached to the end of the block."""
+    if not tape.autocast or weight.dtype != "fp32":
+        return weight
+    param = weight.param
+    if param is not None and id(param) in tape.cast_cache:
+        return tape.cast_cache[id(param)]
+    with tape.label("casts"):
+        copy = cast(tape, weight, tape.autocast)
+    if param is not None and weight.needs_grad:
+        tape.cast_cache[id(param)] = copy
+    return copy
+
+
+def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None = None) -> Tensor:
+    """x @ W.T: the input is kept for the weight's gradient, the weight for the input's."""
+    w, b = weight.tensor, bias.tensor if bias is not None else None
+    if tape.autocast:
+        x = cast(tape, x, tape.autocast) if x.dtype == "fp32" else x
+        w = autocast_weight(tape, w)
+        b = autocast_weight(tape, b) if b is not None else None
+    in_width, rows = x.width, x.rows
+    elements = w.width
+    saves = ([x] if w.needs_grad else []) + ([w] if x.needs_grad else [])
+    inputs = [x, w] + ([b] if b is not None else [])
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert node is not None and g[0] is not None
+        grad = g[0]
+        out: Grads = [None, None]
+        if node.needs(1):
+            out[1] = tape.new(ONE, elements, grad.dtype)
+        if node.needs(0):
+            out[0] = tape.new(rows, in_width, grad.dtype)
+        if len(inputs_needed) > 2:
+            out.append(tape.new(ONE, grad.width, grad.dtype) if node.needs(2) else None)
+        return out
+
+    inputs_needed = [t.needs_grad for t in inputs]
+    node = tape.record("linear", inputs, backward, saves)
+    del inputs, saves
+    return _finish(tape, tape.new(rows, width, x.dtype), node)
+
+
+def dequantising_linear(
+    tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None, compute: str, stored: str
+) -> Tensor:
+    """A product with a packed frozen weight: the weight is unpacked to ``compute`` for the product and again in
+    backward. ``int8`` (LLM.int8) also keeps its 16-bit input; the others keep no activation."""
+    x = cast(tape, x, compute)
+    elements, in_width, rows = weight.tensor.width, x.width, x.rows
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        unpacked = tape.new(ONE, elements, compute)
+        out = tape.new(rows, in_width, compute)
+        del unpacked
+        return [out]
+
+    node = tape.record("dequantising_linear", [x], backward, [x] if stored == "int8" else [])
+    unpacked = tape.new(ONE, elements, compute) if stored != "int8" else None
+    out = tape.new(rows, width, compute)
+    del unpacked
+    return _finish(tape, out, node)
+
+
+def fused_rms_norm(tape: Tape, x: Tensor, weight: Param) -> Tensor:
+    """A one-kernel RMSNorm: keeps its input and 1/rms; backward overwrites the incoming gradient."""
+    node = tape.record("fused_norm", [x, weight.tensor], lambda _, g: [g[0], _weight_grad()], [x])
+
+    def _weight_grad() -> Tensor | None:
+        return tape.new(ONE, weight.tensor.width, weight.tensor.dtype) if node is not None and node.needs(1) else None
+
+    out = _like(tape, x)
+    inverse = tape.new(x.rows, 1, "fp32")
+    tape.save(node, [inverse])
+    return _finish(tape, out, node)
+
+
+def fused_glu(tape: Tape, gate: Tensor, up: Tensor) -> Tensor:
+    """A one-kernel gate: keeps gate and up and writes both gradients over them."""
+    node = tape.record("fused_glu", [gate, up], lambda saved, _: [saved[0], saved[1]], [gate, up])
+    return _finish(tape, _like(tape, gate), node)
+
+
+def rewrite(tape: Tape, x: Tensor) -> Tensor:
+    """A kernel that works in place and keeps nothing (rotary embedding)."""
+    node = tape.record("rewrite", [x], lambda _, g: [g[0]], [])
+    return _finish(tape, x.alias(), node)
+
+
+def matmul(tape: Tape, x: Tensor, y: Tensor, rows: int, width: int) -> Tensor:
+    """A batched product of two activations; both are kept."""
+    sx, sy = _shape(x), _shape(y)
+    saves = ([x] if y.needs_grad else []) + ([y] if x.needs_grad else [])
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert node is not None and g[0] is not None
+        gx = tape.new(*sx) if node.needs(0) else None
+        gy = tape.new(*sy) if node.needs(1) else None
+        for t in (gx, gy):
+            if t is not None:
+                t.heads_first = t.heads_first_memory = True
+        return [gx, gy]
+
+    node = tape.record("bmm", [x, y], backward, saves)
+    out = tape.new(rows, width, x.dtype)
+    out.heads_first = out.heads_first_memory = True
+    return _finish(tape, out, node)
+
+
+def softmax(tape: Tape, x: Tensor, dtype: str) -> Tensor:
+    """Softmax that computes and returns ``dtype``; the result is kept. (The cast happens inside the kernel.)"""
+    source = x.dtype
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        return [_like(tape, g[0], source)]
+
+    node = tape.record("softmax", [x], backward, [])
+    out = _like(tape, x, dtype)
+    tape.save(node, [out])
+    return _finish(tape, out, node)
+
+
+def layer_norm(tape: Tape, x: Tensor, weight: Param | None, bias: Param | None) -> Tensor:
+    """PyTorch's fused LayerNorm: keeps its input, mean and 1/std."""
+    if tape.autocast and x.dtype != "fp32":
+        x = cast(tape, x, "fp32")
+    params = [p.tensor for p in (weight, bias) if p is not None]
+    shape = _shape(x)
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert node is not None
+        out: Grads = [tape.new(*shape) if node.needs(0) else None]
+        for i, size in enumerate(sizes):
+            out.append(tape.new(ONE, size, shape[2]) if node.needs(i + 1) else None)
+        return out
+
+    sizes = [p.width for p in params]
+    node = tape.record("layer_norm", [x, *params], backward, [x, *params[:1]])
+    del params
+    out = _like(tape, x)
+    mean_ = tape.new(x.rows, 1, "fp32")
+    rstd = tape.new(x.rows, 1, "fp32")
+    tape.save(node, [mean_, rstd])
+    return _finish(tape, out, node)
+
+
+def embedding(tape: Tape, table: Param, width: int, rows: int = TOKENS) -> Tensor:
+    """Rows of a table; its gradient is dense."""
+    elements = table.tensor.width
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        return [tape.new(ONE, elements, g[0].dtype)]
+
+    node = tape.record("embedding", [table.tensor], backward, [])
+    return _finish(tape, tape.new(rows, width, table.tensor.dtype), node)

@@ -1,0 +1,79 @@
+"""Precision recipes: the types that weights, gradients and optimizer states are held in.
+
+Source: transformers, accelerate, DeepSpeed and Megatron-LM as cited at each rule of ``SOURCES``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from calculator.model.shape import ModelShape
+from calculator.training.plan import TrainingPlan
+
+BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
+
+
+class Recipe(NamedTuple):
+    """``weight``: type of the weights that compute; ``autocast``: compute type under autocast, else None; ``gradient``:
+    type in which gradients wait for the step; ``state``: type of each optimizer moment; ``master``: an fp32 copy of the
+    weights lives in the optimizer. ``small``: type of embeddings and norms."""
+
+    weight: str
+    small: str
+    autocast: str | None
+    gradient: str
+    state: str
+    master: bool
+    adapter: str
+
+    @property
+    def compute(self) -> str:
+        return self.autocast or self.weight
+
+
+def sixteen(name: str) -> str:
+    return "fp16" if name.endswith("fp16") else "bf16"
+
+
+def adapted(plan: TrainingPlan) -> bool:
+    return plan.method in ("lora", "qlora", "dora")
+
+
+def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
+    """The recipe of a plan."""
+    del shape
+    half = sixteen(plan.precision)
+    autocast = None
+    master = False
+    if plan.precision == "fp32":
+        weight = gradient = "fp32"
+    elif plan.precision.startswith("amp"):
+        weight, gradient, autocast = "fp32", "fp32", half
+        if adapted(plan) and plan.base_quant != "none":
+            weight = half
+    elif plan.precision.startswith("mixed"):
+        weight, master = half, True
+        gradient = "fp32" if plan.framework in ("megatron",) else half
+    elif plan.precision.startswith("fsdp_mixed"):
+        weight, gradient = half, "fp32"
+    else:
+        weight = gradient = half
+    small = weight
+    if adapted(plan) and plan.base_quant != "none" and plan.kbit_prepared:
+        small = "fp32"
+        if autocast is None:
+            autocast = half
+    adapter = plan.adapter_dtype or ("fp32" if plan.framework in PEFT_FRAMEWORKS else weight)
+    trained = adapter if adapted(plan) else ("fp32" if plan.precision.startswith("fsdp_mixed") else weight)
+    if adapted(plan):
+        gradient = trained
+    state = "fp32" if master else trained
+    return Recipe(
+        weight=weight, small=small, autocast=autocast, gradient=plan.grad_dtype or gradient,
+        state=plan.optimizer_state_dtype or state, master=master and not adapted(plan), adapter=adapter,
+    )
+
+
+PEFT_FRAMEWORKS = ("hf_trainer", "plain_torch", "peft", "unsloth", "axolotl", "llamafactory", "ms_swift", "deepspeed", "other")
+"""Frameworks whose adapters are PEFT's, which keeps them in fp32 (``autocast_adapter_dtype``); the rest use the run's
+own type."""

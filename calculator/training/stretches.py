@@ -1,0 +1,148 @@
+"""What stands before and after the layers: embedding with rotary tables and masks, final norm, head and loss.
+
+Source: transformers 5.24.0 ``modeling_llama.py``, ``modeling_rope_utils.py``, ``loss/loss_utils.py``; earlier releases
+of the loss as named at ``LossForm``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from calculator.training import ops
+from calculator.training.kernels import fused_cross_entropy, log_softmax, nll
+from calculator.training.layers import Layer
+from calculator.training.tape import CHUNK, ONE, PADDED, SCORES, SEQ, SHIFTED, TOKENS, Tape, Tensor
+
+Era = Literal["padded", "shifted_held", "shifted_freed"]
+"""How the library shifts labels against logits: since transformers 4.49 it pads the labels (``padded``); 4.46 to 4.48 copy
+the shifted fp32 logits and hold the 16-bit ones (``shifted_held``); up to 4.45 the 16-bit ones are overwritten first
+(``shifted_freed``)."""
+
+
+class HeadForm(NamedTuple):
+    """Vocabulary, the norm before the head, and how logits become a loss."""
+
+    vocab: int
+    norm: str
+    tied: bool
+    head_bias: bool = False
+    softcap: bool = False
+    scaled: bool = False
+    upcast: bool = True
+    kernel: Literal["standard", "fused_ce", "fused_linear_ce", "chunked"] = "standard"
+    era: Era = "padded"
+    outputs_held: bool = False
+    outputs_fp32: bool = False
+    chunks: int = 8
+
+
+def rotary_tables(tape: Tape, dim: int, dtype: str) -> tuple[Tensor, Tensor]:
+    """cos and sin of (length, dim): angles in fp32, joined twice, then each function, its scaling and its cast."""
+    position = tape.new(SEQ, 1, "fp32")
+    angles = tape.new(SEQ, dim // 2, "fp32")
+    del position
+    both = tape.new(SEQ, dim, "fp32")
+    tables = []
+    for _ in range(2):
+        function = tape.new(SEQ, dim, "fp32")
+        scaled = tape.new(SEQ, dim, "fp32")
+        del function
+        tables.append(scaled)
+    del scaled
+    cast = [tape.new(SEQ, dim, dtype) if dtype != "fp32" else t for t in tables]
+    del tables, angles, both
+    return cast[0], cast[1]
+
+
+def embed(layer: Layer, vocab: int, *, positions: int = 0, norm: str = "none", scaled: bool = False, dropout: float = 0.0
+          ) -> Tensor:
+    """Token rows, plus learned positions, a scale (Gemma) or a norm (BERT) where the model has them."""
+    tape, n = layer.tape, layer.numerics
+    x = ops.embedding(tape, layer.param("embedding", vocab * layer.hidden, n.small), layer.hidden)
+    if scaled:
+        x = ops.scale(tape, x)
+    if positions:
+        x = ops.add(tape, x, ops.embedding(tape, layer.param("positions", positions * layer.hidden, n.small), layer.hidden, SEQ))
+    x = layer.norm(x, norm, "embedding_norm")
+    return ops.dropout(tape, x, dropout if n.dropout is None else n.dropout)
+
+
+def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], marks: dict[str, int]) -> Tensor:
+    """Final norm, head and loss. ``box`` gives its input away; ``held`` keeps what the caller's result keeps; ``marks``
+    are filled with the places of the loss among the events."""
+    tape = layer.tape
+    hidden = layer.norm(box[0], form.norm, "final_norm")
+    box.clear()
+    marks["returned"] = len(tape.events)
+    with tape.label("logits_loss"):
+        if form.kernel == "fused_linear_ce":
+            return fused_linear_loss(layer, hidden, form, marks)
+        logits = layer.linear(hidden, "head", form.vocab, bias=form.head_bias)
+        if form.scaled:
+            logits = ops.scale(tape, logits)
+        if form.softcap:
+            logits = ops.scale(tape, ops.unary(tape, ops.scale(tape, logits), "output", "tanh"))
+        marks["loss"] = len(tape.events)
+        loss = causal_loss(tape, logits, form, single=layer.numerics.single)
+        marks["after_loss"] = len(tape.events)
+        held.append(logits)
+        del logits
+        if form.outputs_fp32 and held[0].dtype != "fp32":
+            held[0] = ops.cast(tape, held[0], "fp32")
+    return loss
+
+
+def causal_loss(tape: Tape, logits: Tensor, form: HeadForm, *, single: bool) -> Tensor:
+    """Logits to fp32, labels shifted, log-softmax, negative log-likelihood."""
+    if form.upcast:
+        logits = ops.cast(tape, logits, "fp32")
+    if form.era == "padded":
+        labels = tape.new(PADDED, 1, "int64")
+        if not single:
+            labels = [labels, tape.new(TOKENS, 1, "int64")][1]
+        scores = logits
+    else:
+        scores = ops.shifted_rows(tape, logits, SHIFTED)
+        labels = tape.new(SHIFTED, 1, "int64")
+    if form.kernel == "fused_ce":
+        return fused_cross_entropy(tape, scores, labels)
+    return nll(tape, log_softmax(tape, scores), labels)
+
+
+def fused_linear_loss(layer: Layer, hidden: Tensor, form: HeadForm, marks: dict[str, int]) -> Tensor:
+    """Logits in chunks of tokens that never exist together (Liger): forward already makes the gradient of the hidden
+    states and of the head, chunk by chunk in fp32, and backward hands them on."""
+    tape, n = layer.tape, layer.numerics
+    weight = layer.param("head", hidden.width * form.vocab, n.small if not n.trainable else n.weight)
+    marks["loss"] = len(tape.events)
+    shape = (hidden.rows, hidden.width, hidden.dtype)
+
+    def backward(saved: list[Tensor], _: ops.Grads) -> ops.Grads:
+        grads: ops.Grads = [saved[0]]
+        if weight.tensor.needs_grad:
+            grads.append(saved[1])
+        return grads
+
+    inputs = [hidden] + ([weight.tensor] if weight.tensor.needs_grad else [])
+    node = tape.record("fused_linear_ce", inputs, backward, [])
+    head_gradient = tape.new(ONE, weight.tensor.width, weight.tensor.dtype) if weight.tensor.needs_grad else None
+    gradient = tape.new(*shape)
+    losses = tape.new(TOKENS, 1, "fp32")
+    chunk = tape.new(CHUNK, form.vocab, hidden.dtype)
+    wide = tape.new(CHUNK, form.vocab, "fp32")
+    del chunk
+    narrow = tape.new(CHUNK, form.vocab, hidden.dtype)
+    del wide
+    scaled = tape.new(CHUNK, form.vocab, hidden.dtype)
+    part = tape.new(CHUNK, hidden.width, hidden.dtype)
+    del narrow, scaled, part
+    loss = tape.new(ONE, 1, "fp32")
+    del losses
+    tape.save(node, [gradient] + ([head_gradient] if head_gradient is not None else []))
+    marks["after_loss"] = len(tape.events)
+    return tape.attach(loss, node)
+
+
+def additive_mask(tape: Tape, dtype: str) -> Tensor:
+    """The causal mask as (batch, 1, length, length)."""
+    return tape.new(SCORES, 1, dtype)

@@ -1,0 +1,415 @@
+"""A tape that runs a layer's description on sizes alone and writes down what is allocated and released, and when.
+
+A layer is described once, as its forward computation over the operations of ``calculator.training.ops``. The tape keeps
+PyTorch's rules: an operation saves for backward what its derivative needs; a tensor lives as long as something refers
+to it (a local name, a saved-for-backward slot, a gradient buffer), so Python's own reference counts decide when a
+release is written; backward visits the operations in the order in which the autograd engine does and adds gradients
+that meet in place where the engine would.
+
+No number is computed here: a size stays the product of a row count (``ONE``, ``TOKENS``, ...) and a width in bytes, so
+one recording serves every micro-batch and length.
+
+Sources: PyTorch 2.14 ``torch/csrc/autograd`` (engine.cpp, input_buffer.cpp, accumulate_grad.h),
+``tools/autograd/derivatives.yaml`` and ``torch/utils/checkpoint.py``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+ONE: Final = 0
+"""A size that depends on neither micro-batch nor length (weights, their gradients)."""
+SEQ: Final = 1
+"""Length of a sequence."""
+TOKENS: Final = 2
+"""Micro-batch x length."""
+SCORES: Final = 3
+"""Micro-batch x length x length (attention matrices)."""
+SEQ_SQUARED: Final = 4
+"""Length x length."""
+BATCH: Final = 5
+PADDED: Final = 6
+"""Micro-batch x (length + 1): labels padded by one."""
+SHIFTED: Final = 7
+"""Micro-batch x (length - 1): logits without the last position."""
+SHARD: Final = 8
+"""Tokens over the tensor-parallel group: activations under sequence parallelism."""
+CHUNK: Final = 9
+"""Tokens that a chunked loss works on at once."""
+ROW_KINDS: Final = 10
+
+ITEM_BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2, "int64": 8, "int32": 4, "bool": 1, "int8": 1}
+
+FORWARD, RECOMPUTE, BACKWARD = "forward", "recompute", "backward"
+
+
+class Storage:
+    """One allocation. ``handles`` counts the tensors that refer to it; ``role`` is what it turned out to be."""
+
+    __slots__ = ("handles", "ident", "phase", "role", "rows", "tape", "width_bytes")
+
+    def __init__(self, tape: Tape | None, ident: int, rows: int, width_bytes: int, phase: str, role: str) -> None:
+        self.tape = tape
+        self.ident = ident
+        self.rows = rows
+        self.width_bytes = width_bytes
+        self.phase = phase
+        self.role = role
+        self.handles = 0
+
+
+class Tensor:
+    """A view of a storage. ``heads_first`` is the order of its dimensions, ``heads_first_memory`` that of its bytes."""
+
+    __slots__ = ("dtype", "heads_first", "heads_first_memory", "node", "param", "rows", "slot", "storage", "width")
+
+    def __init__(
+        self, storage: Storage, rows: int, width: int, dtype: str, *, node: Node | None = None, slot: int = 0,
+        heads_first: bool = False, heads_first_memory: bool = False, param: Param | None = None,
+    ) -> None:
+        self.storage = storage
+        self.rows = rows
+        self.width = width
+        self.dtype = dtype
+        self.node = node
+        self.slot = slot
+        self.heads_first = heads_first
+        self.heads_first_memory = heads_first_memory
+        self.param = param
+        storage.handles += 1
+
+    def __del__(self) -> None:
+        storage = self.storage
+        storage.handles -= 1
+        if storage.handles == 0 and storage.tape is not None:
+            storage.tape.release(storage)
+
+    @property
+    def needs_grad(self) -> bool:
+        return self.node is not None
+
+    def alias(self, **changes: bool) -> Tensor:
+        """Another tensor over the same storage, outside the graph."""
+        other = Tensor(self.storage, self.rows, self.width, self.dtype)
+        other.heads_first = changes.get("heads_first", self.heads_first)
+        other.heads_first_memory = changes.get("heads_first_memory", self.heads_first_memory)
+        other.param = self.param
+        return other
+
+
+class Param:
+    """A weight: it exists before the step, so the tape writes nothing for it but its gradient. ``waiting``: a tied weight's
+    gradient from its other use, which the engine adds out of place."""
+
+    __slots__ = ("grad", "grad_exists", "name", "tensor", "waiting")
+
+    def __init__(self, name: str, elements: int, dtype: str, trainable: bool, grad_exists: bool = False) -> None:
+        self.name = name
+        self.grad: Tensor | None = None
+        self.grad_exists = grad_exists
+        self.waiting: Tensor | None = None
+        self.tensor = Tensor(Storage(None, -1, ONE, elements * ITEM_BYTES[dtype], "", "parameters"), ONE, elements, dtype)
+        self.tensor.param = self
+        if trainable:
+            self.tensor.node = Node("accumulate", LAST, [], None, 1)
+            self.tensor.node.target = self
+
+
+LAST: Final = 1 << 62
+Backward = Callable[[list[Tensor], list["Tensor | None"]], list["Tensor | None"]]
+
+
+class Frame:
+    """A checkpointed stretch: what it takes to run it again, and how many tensors its operations saved."""
+
+    __slots__ = ("again", "count", "kept", "recomputed", "trigger")
+
+    def __init__(self, again: Callable[[], object], kept: list[Tensor]) -> None:
+        self.again = again
+        self.kept = kept
+        self.count = 0
+        self.recomputed: list[Tensor | None] | None = None
+        self.trigger = 0
+
+
+class Node:
+    """An operation in the graph. ``saved`` are the tensors that its derivative needs."""
+
+    __slots__ = ("backward", "buffer", "edges", "frame", "name", "pending", "positions", "saved", "seq", "target")
+
+    def __init__(
+        self, name: str, seq: int, edges: list[tuple[Node, int] | None], backward: Backward | None, outputs: int
+    ) -> None:
+        self.name = name
+        self.seq = seq
+        self.edges = edges
+        self.backward = backward
+        self.buffer: list[Tensor | None] = [None] * outputs
+        self.pending = 0
+        self.saved: list[Tensor] = []
+        self.frame: Frame | None = None
+        self.positions: list[int] = []
+        self.target: Param | None = None
+
+    def needs(self, index: int) -> bool:
+        return self.edges[index] is not None
+
+
+class _RecomputedEnough(Exception):
+    """Recomputation has made the last tensor that backward asks for."""
+
+
+class Tape:
+    """Records one stretch of the step. ``events`` are (storage, +1 or -1) in order."""
+
+    def __init__(self, *, autocast: str | None = None, kernel_scratch: bool = True) -> None:
+        self.storages: list[Storage] = []
+        self.events: list[tuple[int, int]] = []
+        self.phase = FORWARD
+        self.role = ""
+        self.autocast = autocast
+        self.kernel_scratch = kernel_scratch
+        self.recording = True
+        self.cast_cache: dict[int, Tensor] = {}
+        self._seq = 0
+        self._frames: list[Frame] = []
+        self._again: Frame | None = None
+
+    # ---------------------------------------------------------------------------------------------- storages
+    def new(self, rows: int, width: int, dtype: str, *, like: Tensor | None = None) -> Tensor:
+        """A new tensor of ``rows`` x ``width`` elements, laid out like ``like``."""
+        storage = Storage(self, len(self.storages), rows, width * ITEM_BYTES[dtype], self.phase, self.role)
+        self.storages.append(storage)
+        if storage.width_bytes:
+            self.events.append((storage.ident, 1))
+        tensor = Tensor(storage, rows, width, dtype)
+        if like is not None:
+            tensor.heads_first = like.heads_first
+            tensor.heads_first_memory = like.heads_first_memory
+        return tensor
+
+    def outside(self, rows: int, width: int, dtype: str, role: str) -> Tensor:
+        """A tensor that another stretch made: only its release is written."""
+        storage = Storage(self, len(self.storages), rows, width * ITEM_BYTES[dtype], "outside", role)
+        self.storages.append(storage)
+        return Tensor(storage, rows, width, dtype)
+
+    def release(self, storage: Storage) -> None:
+        if storage.width_bytes:
+            self.events.append((storage.ident, -1))
+
+    @contextmanager
+    def label(self, role: str) -> Iterator[None]:
+        before, self.role = self.role, role
+        try:
+            yield
+        finally:
+            self.role = before
+
+    @contextmanager
+    def no_grad(self) -> Iterator[None]:
+        before, self.recording = self.recording, False
+        try:
+            yield
+        finally:
+            self.recording = before
+
+    # ------------------------------------------------------------------------------------------------- graph
+    def leaf(self, tensor: Tensor) -> Tensor:
+        """Make ``tensor`` an end of the graph that collects its gradient."""
+        self._seq += 1
+        tensor.node = Node("leaf", self._seq, [], None, 1)
+        return tensor
+
+    def record(self, name: str, inputs: Sequence[Tensor], backward: Backward, saves: Sequence[Tensor], outputs: int = 1
+               ) -> Node | None:
+        """Add an operation to the graph if one of its inputs needs a gradient. Call it before making the result."""
+        if not self.recording or not any(t.needs_grad for t in inputs):
+            return None
+        self._seq += 1
+        edges = [(t.node, t.slot) if t.node is not None else None for t in inputs]
+        node = Node(name, self._seq, edges, backward, outputs)
+        self.save(node, saves)
+        return node
+
+    def save(self, node: Node | None, tensors: Sequence[Tensor]) -> None:
+        if node is None:
+            return
+        for tensor in tensors:
+            if self._again is not None:
+                self._keep_again(self._again, tensor)
+            elif self._frames:
+                frame = self._frames[-1]
+                node.frame = frame
+                node.positions.append(frame.count)
+                frame.count += 1
+            else:
+                node.saved.append(tensor.alias())
+
+    @staticmethod
+    def _keep_again(frame: Frame, tensor: Tensor) -> None:
+        assert frame.recomputed is not None
+        frame.recomputed.append(tensor.alias())
+        if len(frame.recomputed) == frame.count:
+            raise _RecomputedEnough
+
+    def attach(self, tensor: Tensor, node: Node | None, slot: int = 0) -> Tensor:
+        tensor.node = node
+        tensor.slot = slot
+        return tensor
+
+    # ------------------------------------------------------------------------------------------ checkpointing
+    def checkpoint(self, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Run a stretch without keeping what it saves; its input stays, and the first tensor asked for in backward
+        runs it again, as far as the last tensor that is needed."""
+        kept = x.alias()
+        kept.node, kept.slot = x.node, x.slot
+
+        def again() -> None:
+            run(kept)
+
+        frame = Frame(again, [kept])
+        self._frames.append(frame)
+        try:
+            return run(x)
+        finally:
+            self._frames.pop()
+
+    def checkpoint_reentrant(self, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The older form: forward without a graph; in backward the whole stretch runs again on a detached input and
+        its own backward inside."""
+        saved = x.alias()
+
+        def backward(_: list[Tensor], grads: list[Tensor | None]) -> list[Tensor | None]:
+            before, self.phase, self.recording = self.phase, RECOMPUTE, True
+            inner = self.leaf(saved.alias())
+            with self.autocast_region():
+                out = run(inner)
+            self.phase = before
+            leaf, root = inner.node, out.node
+            assert leaf is not None and root is not None
+            self.run_backward([(root, out.slot, grads[0])])
+            return [leaf.buffer[0]]
+
+        node = self.record("checkpoint", [x], backward, [])
+        with self.no_grad():
+            out = run(x)
+        return self.attach(out, node)
+
+    @contextmanager
+    def autocast_region(self) -> Iterator[None]:
+        """Casts of weights are cached until the outermost autocast block ends."""
+        outer, self.cast_cache = self.cast_cache, {}
+        try:
+            yield
+        finally:
+            self.cast_cache = outer
+
+    def _recompute(self, frame: Frame) -> None:
+        before = self.phase, self.recording, self._again, self.role
+        self.phase, self.recording, self._again = RECOMPUTE, True, frame
+        frame.recomputed = []
+        try:
+            with self.autocast_region():
+                frame.again()
+        except _RecomputedEnough:
+            pass
+        self.phase, self.recording, self._again, self.role = before
+
+    def _unpack(self, node: Node) -> list[Tensor]:
+        if node.frame is None:
+            saved, node.saved = node.saved, []
+            return saved
+        if not node.positions:
+            return []
+        if node.frame.recomputed is None:
+            self._recompute(node.frame)
+        store = node.frame.recomputed
+        assert store is not None
+        result = []
+        for position in node.positions:
+            tensor = store[position]
+            assert tensor is not None
+            store[position] = None
+            result.append(tensor)
+        return result
+
+    # ---------------------------------------------------------------------------------------------- backward
+    def run_backward(self, roots: list[tuple[Node, int, Tensor | None]]) -> None:
+        """The autograd engine: of the operations whose gradients are complete, the one recorded last goes first."""
+        self._count([node for node, _, _ in roots])
+        ready: list[tuple[int, int, Node]] = []
+        for node, slot, grad in roots:
+            node.buffer[slot] = grad
+            if node.pending == 0:
+                heapq.heappush(ready, (-node.seq, id(node), node))
+        roots.clear()
+        grad = None
+        while ready:
+            node = heapq.heappop(ready)[2]
+            if node.target is not None:
+                self._accumulate_param(node)
+                continue
+            if node.backward is None:
+                continue
+            out = self._apply(node)
+            for index, edge in enumerate(node.edges):
+                if edge is None:
+                    continue
+                grad, out[index] = out[index], None
+                following, slot = edge
+                if grad is not None:
+                    self._add(following, slot, grad)
+                grad = None
+                following.pending -= 1
+                if following.pending == 0:
+                    heapq.heappush(ready, (-following.seq, id(following), following))
+            node.edges = []
+
+    def _apply(self, node: Node) -> list[Tensor | None]:
+        assert node.backward is not None
+        saved = self._unpack(node)
+        grads, node.buffer = node.buffer, []
+        out = node.backward(saved, grads)
+        node.backward = None
+        node.frame = None
+        return out
+
+    @staticmethod
+    def _count(roots: list[Node]) -> None:
+        seen = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            for edge in node.edges:
+                if edge is not None:
+                    edge[0].pending += 1
+                    stack.append(edge[0])
+
+    def _add(self, node: Node, slot: int, grad: Tensor) -> None:
+        there = node.buffer[slot]
+        if there is None:
+            node.buffer[slot] = grad
+        elif there.storage.handles > 1:
+            node.buffer[slot] = self.new(grad.rows, grad.width, grad.dtype, like=there)
+
+    def _accumulate_param(self, node: Node) -> None:
+        param, grad = node.target, node.buffer[0]
+        assert param is not None
+        node.buffer = [None]
+        if grad is None:
+            return
+        if param.waiting is not None:
+            grad = self.new(grad.rows, grad.width, grad.dtype)
+            param.waiting = None
+        if param.grad_exists:
+            return
+        if param.grad is None:
+            grad.storage.role = "gradients"
+            param.grad = grad
