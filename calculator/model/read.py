@@ -9,6 +9,7 @@ from typing import Any
 from calculator.errors import BadValueError, MissingKeyError, UnknownFamilyError
 from calculator.model.config import Config, check_is_config
 from calculator.model.decoder import DTYPES
+from calculator.model.quantization import read_quantization
 from calculator.model.registry import READERS
 from calculator.model.shape import ModelShape
 
@@ -39,6 +40,7 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
     shape = _headed(reader(cfg), architecture)
     shape = shape.model_copy(update={
         "model_type": family, "architecture": architecture, "dtype": _dtype(cfg),
+        "quantization": read_quantization(cfg.raw, sidecar),
         "assumptions": tuple(cfg.notes.assumptions),
     })
     if not 0 < shape.parameters.total <= MAX_PARAMETERS:
