@@ -13,9 +13,7 @@ from typing import Any
 from calculator.bill import Bill, Range
 from calculator.errors import CalculatorError
 from calculator.hardware import resolve
-from calculator.model.shape import ModelShape
-from calculator.serving import bill
-from calculator.serving.plan import ServingPlan
+from calculator.serving import bill, geometry
 from validation.models import shape_of
 from validation.outcome import Missed, Outcome, Scored, UnpredictableError, as_range
 from validation.plans import serving_plan
@@ -41,7 +39,10 @@ def predict(row: Row) -> Outcome:
         plan = serving_plan(case, shape)
         result = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes))
         pool = measured.get("kv_pool_bytes")
-        from_pool = _with_pool(shape, plan, pool) if pool is not None and pool > 0 else result
+        from_pool: dict[str, float] = {}
+        if pool is not None and pool > 0:
+            held = geometry(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes), pool)
+            from_pool = dict(zip(GEOMETRY, held, strict=True))
     except UnpredictableError as error:
         return _missed(base, keys, error)
     except CalculatorError as error:
@@ -53,10 +54,10 @@ def predict(row: Row) -> Outcome:
         try:
             if plain not in measured:
                 raise UnpredictableError("validation.reason.no_reading", quantity=plain)
-            geometry = key in GEOMETRY and from_pool is not result
-            if not card_known and (key in _NEEDS_CARD or (key in GEOMETRY and not geometry)) and _fills_card(case):
+            fills = key in _NEEDS_CARD or (key in GEOMETRY and key not in from_pool)
+            if fills and not card_known and _fills_card(case):
                 raise UnpredictableError("validation.reason.no_card")
-            value, low, high = as_range(figure(from_pool if geometry else result, plain))
+            value, low, high = as_range(from_pool[key] if key in from_pool else figure(result, plain))
         except UnpredictableError as error:
             missed.append(Missed(**base, key=key, reason=error.reason))
             continue
@@ -73,11 +74,6 @@ def figure(result: Bill, key: str) -> Range | int | float:
         raise UnpredictableError("validation.reason.no_figure", quantity=key)
     value: int | float = getattr(serving, key)
     return serving.ranges.get(key, value)
-
-
-def _with_pool(shape: ModelShape, plan: ServingPlan, pool_bytes: int) -> Bill:
-    fixed = plan.model_copy(update={"kv_cache_memory_bytes": pool_bytes})
-    return bill(shape, fixed, resolve(plan.gpu, plan.gpu_capacity_bytes))
 
 
 def _fills_card(case: Mapping[str, Any]) -> bool:

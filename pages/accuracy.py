@@ -1,0 +1,97 @@
+"""Accuracy: predicted memory against what real runs were measured to hold."""
+
+import streamlit as st
+
+from calculator.errors import CalculatorError
+from ui import accuracy, state
+from ui.charts import PLOT_CONFIG
+from validation.outcome import UnpredictableError
+
+words = state.words()
+say = words
+
+st.caption(say("validation.page.intro"))
+
+with st.container(horizontal=True, vertical_alignment="bottom"):
+    kind = st.segmented_control(
+        say("validation.page.kind"),
+        list(accuracy.QUANTITIES),
+        default="training",
+        format_func=lambda name: say(f"validation.kind.{name}"),
+        key="accuracy_kind",
+    )
+    kind = kind or "training"
+    key = st.selectbox(
+        say("validation.column.key"),
+        accuracy.QUANTITIES[kind],
+        format_func=lambda name: say(f"validation.key.{name}"),
+        key=f"accuracy_key_{kind}",
+    )
+
+with st.spinner(say("validation.page.computing"), show_time=True):
+    outcomes = accuracy.outcomes(kind, replay=key in accuracy.REPLAYED)
+values = accuracy.complete_values(outcomes, key)
+found = accuracy.figures_of(values)
+
+if found is None:
+    st.info(say("validation.page.nothing"), icon=":material/info:")
+else:
+    with st.container(horizontal=True):
+        st.metric(say("validation.page.cases"), found.n, border=True)
+        st.metric(say("validation.column.median_ape"), f"{found.median_ape:.2%}", border=True)
+        st.metric(say("validation.column.p90_ape"), f"{found.p90_ape:.1%}", border=True)
+        st.metric(say("validation.column.bias"), f"{found.bias:+.2%}", border=True)
+        st.metric(say("validation.page.within_10"), f"{found.within_10:.0%}", border=True)
+    event = st.plotly_chart(
+        accuracy.scatter(values, key, words, accuracy.COLOUR_TAG[kind]),
+        config=PLOT_CONFIG,
+        on_select="rerun",
+        selection_mode="points",
+        key=f"accuracy_scatter_{key}",
+    )
+    st.caption(f"{accuracy.scatter_text(values, key, words)} {say('validation.page.pick')}")
+    points = event.selection.points
+    picked = accuracy.picked_id(points)
+    ids = [value.id for value in accuracy.worst_first(values)]
+    chosen = st.selectbox(
+        say("validation.page.case"),
+        ids,
+        index=ids.index(picked) if picked in ids else 0,
+        key=f"accuracy_case_{key}_{picked}",
+    )
+    case = next(value for value in values if value.id == chosen)
+    with st.container(border=True):
+        st.markdown(accuracy.case_text(case, words))
+        with st.container(horizontal=True):
+            if case.tags.get("url", "").startswith("https://"):
+                st.link_button(say("validation.page.source"), case.tags["url"], icon=":material/link:")
+            try:
+                page, query = accuracy.address(accuracy.row_of(kind, chosen))
+            except (UnpredictableError, CalculatorError):
+                page, query = "", {}
+            if page:
+                st.page_link(
+                    f"pages/{page}.py",
+                    label=say("validation.page.open"),
+                    icon=":material/open_in_new:",
+                    query_params=query,
+                )
+
+st.subheader(say("validation.page.tables"))
+tags = accuracy.GROUP_TAGS[kind]
+for tab, tag in zip(
+    st.tabs([say("validation.page.all"), *(say(f"validation.by.{tag}") for tag in tags)]), [None, *tags], strict=True
+):
+    with tab:
+        st.dataframe(accuracy.table(outcomes, tag, words), hide_index=True, width="stretch")
+
+judged = accuracy.verdicts(outcomes, words)
+if judged:
+    st.subheader(say("validation.page.verdicts"))
+    st.markdown(judged)
+
+st.subheader(say("validation.page.missing"))
+st.markdown(say(f"validation.page.missing.{kind}"))
+missed = accuracy.missed_table(outcomes, words)
+if missed:
+    st.dataframe(missed, hide_index=True, width="stretch")
