@@ -30,17 +30,23 @@ _LANGUAGE_ONLY = ("awq", "gptq", "auto_round", "exl2", "exl3", "bitnet", "mxfp4"
 class StoredWeights(Frozen):
     """Weights of a whole model in bytes. ``by_component`` has the keys of ``ParameterCount`` and adds up to
     ``total_bytes``, as does ``by_format`` (formats, or the files' dtypes where ``basis`` is "header"). Multi-token
-    prediction layers, which most engines leave unloaded, are counted in and stand apart as "mtp"."""
+    prediction layers, which most engines leave unloaded, are counted in and stand apart as "mtp".
+
+    ``tied_copy_bytes``: files of some tools hold the head of a tied model a second time. Loading drops the copy, and
+    whether there is one is known from the files only.
+    """
 
     total_bytes: int
     by_component: dict[str, int]
     by_format: dict[str, int]
     basis: Literal["header", "computed"]
     source: Source
+    tied_copy_bytes: int = 0
 
     @property
-    def without_mtp_bytes(self) -> int:
-        return self.total_bytes - self.by_component.get("mtp", 0)
+    def loaded_bytes(self) -> int:
+        """What an engine without speculative decoding keeps: no prediction layers, no second head."""
+        return self.total_bytes - self.by_component.get("mtp", 0) - self.tied_copy_bytes
 
 
 class HeaderGroup(Protocol):
@@ -72,7 +78,8 @@ class WeightLayout:
 
     def __init__(self, shape: ModelShape, chosen: Format | None = None) -> None:
         self.shape = shape
-        self.plain = weight_format("bf16" if dtype_bytes(_known(shape.dtype)) < 4 else "fp32")
+        stored_plain = weight_format("bf16" if dtype_bytes(_known(shape.dtype)) < 4 else "fp32")
+        self.plain = chosen if chosen is not None and chosen.plain else stored_plain
         self._chosen = chosen
         stored = shape.quantization if chosen is None else None
         self._base = format_of(stored) if stored else None
@@ -229,7 +236,7 @@ _WRAPPER = re.compile(r"^(?:(?:model|language_model|text_model)\.)+")
 
 
 def _from_headers(shape: ModelShape, headers: HeaderSummary) -> StoredWeights:
-    components: dict[str, str] = {}
+    components = {_template(t.name): "head" for t in shape.head}
     for tensor, layer, _, mtp in tensors_with_layers(shape):
         prefix = shape.layer_prefix if layer is not None else ""
         components[_template(prefix + tensor.name)] = "mtp" if mtp else tensor.component
@@ -245,6 +252,7 @@ def _from_headers(shape: ModelShape, headers: HeaderSummary) -> StoredWeights:
         by_format=dict(headers.bytes_by_dtype),
         basis="header",
         source=HEADER_SOURCE,
+        tied_copy_bytes=by_component["head"] if shape.tied else 0,
     )
 
 
