@@ -13,7 +13,8 @@ from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe
 from calculator.training.stretches import HeadForm, additive_mask, embed, head, rotary_tables
 from calculator.training.tape import ONE, PADDED, ROW_KINDS, SCORES, SEQ, TOKENS, Tape, Tensor
-from calculator.training.template import Sized, Template, edit, record, size
+from calculator.training.holdings import units
+from calculator.training.template import Sized, Template, edit, record, rounded, size
 
 LINEAR_ROLES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 
@@ -25,6 +26,10 @@ class Compiled:
         self.shape = shape
         self._templates: dict[Any, Template] = {}
         self._sized: OrderedDict[Any, Sized] = OrderedDict()
+        self._adapters: dict[Any, tuple[tuple[int, ...], ...]] = {}
+        self.units = units(shape)
+        dim = rotary_dim(shape)
+        self.buffers_bytes = 2 * rounded(2 * dim) if dim else 0
 
     # ------------------------------------------------------------------------------------------------ recording
     def layer(self, index: int, n: Numerics, checkpoint: str, first: bool) -> Template:
@@ -53,6 +58,22 @@ class Compiled:
             tape, run, (TOKENS, self.shape.hidden, residual), input_needs_grad=n.input_needs_grad, shared=tensors,
             hold_input=first, boundary="checkpoints" if checkpoint else "activations",
         )
+
+    def adapters(self, index: int, n: Numerics) -> tuple[tuple[int, ...], ...]:
+        """Dimensions of the adapter matrices on a layer of a kind."""
+        key = (index, n.rank, n.targets)
+        found = self._adapters.get(key)
+        if found is None:
+            plain = Numerics(trainable=False, rank=n.rank, targets=n.targets)
+            tape = Tape()
+            layer = self._writer(tape, plain, self.shape.blocks[index])
+            x = tape.leaf(tape.outside(TOKENS, self.shape.hidden, "bf16", ""))
+            layer.decoder(x, self.shape.blocks[index], shared_tensors(tape, self.shape.blocks[index], plain, "bf16"))
+            found = tuple(p.dims for p in layer.params.values() if p.tensor.needs_grad)
+            for storage in tape.storages:
+                storage.tape = None
+            self._adapters[key] = found
+        return found
 
     def _writer(self, tape: Tape, n: Numerics, block: Block | None = None) -> Layer:
         layer = Layer(tape, n, self.shape.hidden)

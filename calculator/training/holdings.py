@@ -1,55 +1,83 @@
-"""The weights that a rank holds, unit by unit: what is trained, what is frozen, in which type."""
+"""The weights that one rank holds: what is trained, what is frozen, and in which type or packing."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from calculator.model.shape import ModelShape, Tensor
+from calculator.precision import weight_format
+from calculator.training.plan import TrainingPlan
+from calculator.training.recipe import BYTES, Recipe, adapted
 from calculator.training.template import rounded
+
+PACKED = {
+    "nf4": "nf4", "nf4_dq": "nf4_dq", "int8": "bnb_int8", "gptq_int4": "gptq", "awq_int4": "awq", "fp8": "fp8",
+    "mxfp4": "mxfp4",
+}
+"""Plan's names of quantised bases as keys of ``calculator.precision``."""
 
 
 class Weight(NamedTuple):
-    """``elements`` of one parameter; ``linear``: an adapter may sit on it and a quantiser pack it."""
+    """One parameter. ``packable``: a quantiser replaces it (a Linear's matrix inside a layer)."""
 
-    elements: int
-    linear: bool
-    small: bool
+    dims: tuple[int, ...]
+    packable: bool
     expert: bool = False
 
+    @property
+    def elements(self) -> int:
+        return prod(self.dims)
 
-def _weights(tensors: tuple[Tensor, ...], *, packable: bool) -> tuple[Weight, ...]:
-    found = []
+
+Weights = tuple[Weight, ...]
+
+
+def weights_of(tensors: tuple[Tensor, ...], *, packable: bool) -> Weights:
+    found: list[Weight] = []
     for t in tensors:
-        count = 1 if t.fused else t.copies
-        each = t.elements // count
-        expert = t.component == "experts"
-        linear = packable and t.kind in ("linear", "router") and not t.fused
-        found += [Weight(each, linear, not linear, expert)] * count
+        if t.fused:
+            found.append(Weight((t.copies, *t.shape), False, t.component == "experts"))
+        else:
+            found += [Weight(t.shape, packable and t.kind == "linear", t.component == "experts")] * t.copies
     return tuple(found)
 
 
 class Units(NamedTuple):
-    """Weights by unit of the model."""
+    """Weights by unit of the model: ``blocks`` by kind of layer, ``extra`` towers and projectors."""
 
-    embedding: tuple[Weight, ...]
-    blocks: tuple[tuple[Weight, ...], ...]
-    final: tuple[Weight, ...]
-    head: tuple[Weight, ...]
-    extra: tuple[Weight, ...]
+    embedding: Weights
+    blocks: tuple[Weights, ...]
+    final: Weights
+    head: Weights
+    extra: Weights
 
 
-@lru_cache(maxsize=64)
 def units(shape: ModelShape) -> Units:
-    towers = tuple(w for tower in shape.towers for w in _weights(tower.tensors, packable=False))
+    towers = tuple(w for tower in shape.towers for w in weights_of(tower.tensors, packable=False))
     return Units(
-        embedding=_weights(shape.embedding, packable=False),
-        blocks=tuple(_weights(b.tensors, packable=True) for b in shape.blocks),
-        final=_weights(shape.final, packable=False),
-        head=() if shape.tied else _weights(shape.head, packable=False),
-        extra=towers + _weights(shape.projector, packable=False),
+        embedding=weights_of(shape.embedding, packable=False),
+        blocks=tuple(weights_of(b.tensors, packable=True) for b in shape.blocks),
+        final=weights_of(shape.final, packable=False),
+        head=() if shape.tied else weights_of(shape.head, packable=False),
+        extra=towers + weights_of(shape.projector, packable=False),
     )
 
 
-def held_bytes(weights: tuple[Weight, ...], item_bytes: float) -> int:
-    return sum(rounded(int(w.elements * item_bytes)) for w in weights)
+@lru_cache(maxsize=4096)
+def packed_bytes(base_quant: str, dims: tuple[int, ...]) -> int:
+    return rounded(weight_format(PACKED[base_quant]).tensor_bytes(dims))
+
+
+def bytes_of(weights: Weights, plan: TrainingPlan, recipe: Recipe) -> int:
+    """Resident bytes of a unit's weights, each parameter rounded up as the allocator does."""
+    frozen = adapted(plan)
+    item, small = BYTES[recipe.weight], BYTES[recipe.small]
+    total = 0
+    for w in weights:
+        if frozen and w.packable and plan.base_quant in PACKED:
+            total += packed_bytes(plan.base_quant, w.dims)
+        else:
+            total += rounded(int(w.elements * (item if w.packable or w.expert else small)))
+    return total

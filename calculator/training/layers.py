@@ -37,11 +37,13 @@ class Layer:
     head_norm: str = "rms"
     output_bias: bool = False
 
-    def param(self, name: str, elements: int, dtype: str, *, trainable: bool | None = None) -> Param:
+    def param(
+        self, name: str, elements: int, dtype: str, *, trainable: bool | None = None, dims: tuple[int, ...] = ()
+    ) -> Param:
         found = self.params.get(name)
         if found is None:
             n = self.numerics
-            found = Param(name, elements, dtype, n.trainable if trainable is None else trainable, n.grads_exist)
+            found = Param(name, elements, dtype, n.trainable if trainable is None else trainable, n.grads_exist, dims)
             self.params[name] = found
         return found
 
@@ -71,8 +73,8 @@ class Layer:
         source = result.dtype
         if not (n.autocast and n.quantised):
             x = ops.cast(tape, x, n.adapter)
-        a = self.param(f"{name}.A", x.width * n.rank, n.adapter, trainable=True)
-        b = self.param(f"{name}.B", n.rank * width, n.adapter, trainable=True)
+        a = self.param(f"{name}.A", x.width * n.rank, n.adapter, trainable=True, dims=(n.rank, x.width))
+        b = self.param(f"{name}.B", n.rank * width, n.adapter, trainable=True, dims=(width, n.rank))
         result = ops.add(tape, result, ops.scale(tape, ops.linear(
             tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, n.rank), b, width)))
         return ops.cast(tape, result, source)

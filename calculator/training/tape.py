@@ -104,10 +104,14 @@ class Param:
     """A weight: it exists before the step, so the tape writes nothing for it but its gradient. ``waiting``: a tied weight's
     gradient from its other use, which the engine adds out of place."""
 
-    __slots__ = ("grad", "grad_exists", "name", "tensor", "waiting")
+    __slots__ = ("dims", "grad", "grad_exists", "name", "tensor", "waiting")
 
-    def __init__(self, name: str, elements: int, dtype: str, trainable: bool, grad_exists: bool = False) -> None:
+    def __init__(
+        self, name: str, elements: int, dtype: str, trainable: bool, grad_exists: bool = False,
+        dims: tuple[int, ...] = (),
+    ) -> None:
         self.name = name
+        self.dims = dims or (elements,)
         self.grad: Tensor | None = None
         self.grad_exists = grad_exists
         self.waiting: Tensor | None = None

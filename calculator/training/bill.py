@@ -1,0 +1,124 @@
+"""The training bill: a plan's step as items, phases, totals and a verdict."""
+
+from __future__ import annotations
+
+from calculator.bill import Basis, Bill, Item, Phase, Range, TimePoint, training_verdict
+from calculator.hardware import Gpu
+from calculator.model.shape import ModelShape
+from calculator.sources import Source
+from calculator.text import Text, Value, text
+from calculator.training import overheads
+from calculator.training.check import check
+from calculator.training.plan import TrainingPlan
+from calculator.training.program import Program
+from calculator.training.step import Step, step
+
+PHASES = ("load", "forward", "loss", "backward", "optimizer")
+
+AUTOGRAD = Source(
+    title="PyTorch autograd and transformers' modelling code, operation by operation", checked_on="2026-11-29",
+    url="https://github.com/huggingface/transformers", versions="torch 2.14, transformers 5.24",
+)
+ARITHMETIC = Source(title="Elements times bytes per element, each tensor rounded up to 512 bytes")
+OPTIMIZER = Source(
+    title="PyTorch torch.optim and bitsandbytes optimizers", url="https://github.com/pytorch/pytorch/tree/main/torch/optim",
+    checked_on="2026-11-29", versions="torch 2.14, bitsandbytes 0.50",
+)
+SHARDING = Source(
+    title="PyTorch FSDP and DDP, DeepSpeed ZeRO and Megatron-LM buffers", url="https://github.com/pytorch/pytorch",
+    checked_on="2026-11-29", versions="torch 2.14, DeepSpeed 0.19, Megatron core 0.19",
+)
+ORDER = (
+    "parameters", "adapter_parameters", "gradients", "optimizer_states", "optimizer_temporary", "checkpoints",
+    "activations", "live_layer", "logits_loss", "backward_temporary", "casts", "gathered_parameters", "comm_buffers",
+    "inputs", "kernel_workspace",
+)
+_SOURCES = {
+    "parameters": ARITHMETIC, "adapter_parameters": ARITHMETIC, "gradients": ARITHMETIC, "inputs": ARITHMETIC,
+    "optimizer_states": OPTIMIZER, "optimizer_temporary": OPTIMIZER, "gathered_parameters": SHARDING,
+    "comm_buffers": SHARDING, "kernel_workspace": overheads.CUBLAS,
+}
+
+
+def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool = False) -> Bill:
+    """The itemised memory of one training step on the worst-loaded GPU, in bytes.
+
+    ``tensors_only`` leaves out what kernels allocate inside themselves (cuBLAS workspaces, the scratch of flash attention's
+    backward): what a tensor-level tracker sees. Raises ``PlanError`` for a combination that no framework runs.
+    """
+    check(shape, plan)
+    made = step(shape, plan, gpu, tensors_only=tensors_only)
+    program = made.program
+    moments = program.moments
+    peak_phase = program.peak_phase
+    at_peak = program.items_at(moments[peak_phase])
+    highest, alive = program.highest_by_key, program.phases_by_key
+    items = tuple(
+        _item(key, at_peak.get(key, 0), highest[key], alive.get(key, ()), plan, made)
+        for key in (*ORDER, *(k for k in highest if k not in ORDER)) if highest.get(key, 0)
+    )
+    allocated = moments[peak_phase].bytes
+    slack, kept = overheads.slack(allocated, plan), overheads.kept_slack(allocated)
+    context, nccl = overheads.context(gpu), overheads.nccl(plan)
+    items += (_overhead("slack", slack, "slack", overheads.SLACK), _overhead("context", context, "process", overheads.CONTEXT))
+    if nccl.value:
+        items += (_overhead("nccl", nccl, "process", overheads.NCCL),)
+    exact = Range.exact(allocated)
+    capacity = plan.gpu_capacity_bytes or gpu.total_bytes
+    reserved = exact + slack
+    need = exact + kept + context + nccl
+    return Bill(
+        items=items, phases=_phases(program), peak_phase=peak_phase, allocated=exact, reserved=reserved,
+        process=reserved + context + nccl, need=need, capacity_bytes=capacity,
+        verdict=training_verdict(need, capacity), rank=made.rank, rank_spread=made.spread, assumptions=made.assumptions,
+    )
+
+
+def _phases(program: Program) -> tuple[Phase, ...]:
+    loaded = sum(program.start.values())
+    found = [Phase(name="load", allocated_bytes=loaded, items={k: v for k, v in program.start.items() if v})]
+    for name in PHASES[1:]:
+        moment = program.moments.get(name)
+        if moment is not None:
+            found.append(Phase(name=name, allocated_bytes=moment.bytes, items=program.items_at(moment)))
+    return tuple(found)
+
+
+def _item(key: str, size: int, highest: int, phases: tuple[str, ...], plan: TrainingPlan, made: Step) -> Item:
+    values: dict[str, Value | Text] = {
+        "micro_batch": plan.micro_batch, "seq_tokens": plan.seq_len, "tokens_count": plan.micro_batch * plan.seq_len,
+        "gpus_count": plan.n_gpus, **made.values,
+    }
+    basis: Basis = "computed"
+    return Item(
+        key=key, bytes=size, max_bytes=highest, low=size, high=size, phases=phases,
+        formula=text(f"training.item.{key}", total_bytes=highest, **values), divided_by=made.divided.get(key, 1), basis=basis,
+        source=_SOURCES.get(key, AUTOGRAD),
+    )
+
+
+def _overhead(key: str, size: Range, layer: str, source: Source) -> Item:
+    return Item(
+        key=key, bytes=size.value, max_bytes=size.value, low=size.low, high=size.high, layer=layer,  # type: ignore[arg-type]
+        phases=PHASES, formula=text(f"training.item.{key}", low_bytes=size.low, high_bytes=size.high), basis="calibrated",
+        source=source,
+    )
+
+
+def timeline(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> tuple[TimePoint, ...]:
+    """The items alive at the highest instant of every stage of the step, in order."""
+    check(shape, plan)
+    program = step(shape, plan, gpu).program
+    now = dict(program.start)
+    points = [TimePoint(phase="load", label=text("training.stage.load"), items=dict(now))]
+    for stage in program.stages:
+        _, count = stage.events.top
+        if count:
+            items = dict(now)
+            for key, net in stage.events.upto(count).items():
+                items[key] = items.get(key, 0) + net
+            label = text(f"training.stage.{stage.name}", number_count=stage.unit)
+            points.append(TimePoint(phase=stage.phase, label=label, items={k: v for k, v in items.items() if v}))
+        for key, net in stage.events.net_by_key.items():
+            now[key] = now.get(key, 0) + net
+    return tuple(points)

@@ -1,0 +1,50 @@
+"""Which plans a framework would run, with the field at fault named where it would not."""
+
+from __future__ import annotations
+
+from calculator.errors import PlanError
+from calculator.model.shape import ModelShape
+from calculator.training.plan import TrainingPlan
+from calculator.training.recipe import adapted
+
+
+def check(shape: ModelShape, plan: TrainingPlan) -> None:
+    """Raise ``PlanError`` for a combination that cannot run."""
+    _divisibility(shape, plan)
+    if plan.base_quant != "none" and not adapted(plan):
+        raise PlanError("training.quantised_full", field="base_quant", base_quant=plan.base_quant, method=plan.method)
+    if plan.method == "qlora" and plan.base_quant == "none":
+        raise PlanError("training.qlora_base", field="base_quant")
+    if plan.base_quant in ("mxfp4", "other"):
+        raise PlanError("training.base_quant_unknown", field="base_quant", base_quant=plan.base_quant)
+    if plan.method in ("galore", "other") or plan.optimizer == "other":
+        field = "optimizer" if plan.optimizer == "other" else "method"
+        raise PlanError("training.method_unknown", field=field, value=getattr(plan, field))
+    if plan.sharding in ("zero2", "zero3") and plan.pp > 1:
+        raise PlanError("training.zero_pipeline", field="sharding", sharding=plan.sharding)
+    if "parameters" in plan.offload and plan.sharding not in ("zero3", "fsdp1", "fsdp2", "hsdp"):
+        raise PlanError("training.offload_parameters", field="offload", sharding=plan.sharding)
+    if plan.optimizer_in_backward and plan.grad_accum > 1:
+        raise PlanError("training.backward_step_accumulation", field="optimizer_in_backward")
+    if shape.max_context is not None and plan.seq_len > 8 * shape.max_context:
+        raise PlanError(
+            "training.sequence_too_long", field="seq_len", seq_tokens=plan.seq_len, limit_tokens=shape.max_context)
+
+
+def _divisibility(shape: ModelShape, plan: TrainingPlan) -> None:
+    ranks = plan.tp * plan.pp * plan.cp
+    if plan.n_gpus % ranks:
+        raise PlanError("training.ranks", field="n_gpus", gpus_count=plan.n_gpus, ranks_count=ranks)
+    if plan.pp * plan.vpp > shape.layers:
+        raise PlanError("training.pipeline_layers", field="pp", stages_count=plan.pp * plan.vpp, layers_count=shape.layers)
+    if plan.seq_len % plan.cp:
+        raise PlanError("training.context_length", field="cp", cp=plan.cp, seq_tokens=plan.seq_len)
+    experts = max((b.mlp.experts for b in shape.blocks if b.mlp.kind == "moe"), default=0)
+    if plan.ep > 1 and (not experts or experts % plan.ep):
+        raise PlanError("training.expert_groups", field="ep", ep=plan.ep, experts_count=experts)
+    if plan.tp > 1:
+        heads = min((b.mixer.heads for b in shape.blocks if b.mixer.kind in ("attention", "mla")), default=0)
+        if heads and heads % plan.tp:
+            raise PlanError("training.tensor_heads", field="tp", tp=plan.tp, heads_count=heads)
+    if plan.sequence_parallel and plan.tp == 1:
+        raise PlanError("training.sequence_parallel", field="sequence_parallel")
