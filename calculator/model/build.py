@@ -73,8 +73,8 @@ def norm(name: str, width: int, kind: NormKind = "rms", *, bias: bool | None = N
 
 
 class AttentionNames(NamedTuple):
-    """Module names inside a layer. With ``qkv`` set, one fused matrix stands for q, k and v. Without ``gate``, an output
-    gate is the second half of q."""
+    """Module names inside a layer. With ``qkv`` set, one fused matrix stands for q, k and v. Without ``gate``, an
+    output gate is the second half of q."""
 
     q: str = "self_attn.q_proj"
     k: str = "self_attn.k_proj"

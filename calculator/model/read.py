@@ -30,9 +30,7 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
     ``NotALanguageModelError``, each naming the key at fault.
     """
     cfg = Config(check_is_config(config))
-    family = cfg.string("model_type", default="")
-    if not family:
-        raise MissingKeyError("shape.missing_key", field="model_type")
+    family = _family(cfg)
     architecture = _architecture(cfg)
     reader = READERS.get(ARCHITECTURES.get(architecture, family))
     if reader is None:
@@ -46,6 +44,16 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
     if not 0 < shape.parameters.total <= MAX_PARAMETERS:
         raise BadValueError("shape.too_large", field="num_hidden_layers", total_params=shape.parameters.total)
     return shape
+
+
+def _family(cfg: Config) -> str:
+    """``model_type``; files of the mamba_ssm package have none and are known by their ``ssm_cfg``."""
+    family = cfg.string("model_type", default="")
+    if not family and cfg.has("ssm_cfg") and cfg.has("d_model"):
+        return "mamba_ssm"
+    if not family:
+        raise MissingKeyError("shape.missing_key", field="model_type")
+    return family
 
 
 def _headed(shape: ModelShape, architecture: str) -> ModelShape:

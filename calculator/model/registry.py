@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from calculator.model.config import Config
-from calculator.model.families import chat, gpt, llama, moe
+from calculator.model.families import chat, gpt, linear, llama, moe, single, ssm
 from calculator.model.shape import ModelShape
 
 Reader = Callable[[Config], ModelShape]
@@ -28,4 +28,28 @@ READERS: dict[str, Reader] = {
     "qwen": chat.qwen,
     "chatglm": chat.chatglm,
     "phi3small": chat.phi3small,
+    "mamba": ssm.mamba,
+    "falcon_mamba": ssm.mamba,
+    "mamba_ssm": ssm.mamba_ssm,
+    "jamba": ssm.jamba,
+    "bamba": ssm.bamba,
+    "granitemoehybrid": ssm.granite_hybrid,
+    "nemotron_h": ssm.nemotron_h,
+    "qwen3_next": linear.qwen3_next,
+    "qwen3_5_text": linear.qwen3_5,
+    "qwen3_5_moe_text": linear.qwen3_5,
+    "minimax": linear.minimax,
+    "minimax_m1": linear.minimax,
+    "minimax_text_01": linear.minimax,
+    "kimi_linear": linear.kimi_linear,
+    "lfm2": linear.lfm2,
+    "lfm2_moe": linear.lfm2_moe,
+    "rwkv": linear.rwkv,
+    "dbrx": single.dbrx,
+    "minicpm": single.minicpm,
+    "minicpm3": single.minicpm3,
+    "mimo": single.mimo,
+    "mimo_v2_flash": single.mimo_v2,
+    "nemotron-nas": single.nemotron_nas,
+    "deepseek_v4": single.deepseek_v4,
 }

@@ -207,7 +207,8 @@ def mpt(cfg: Config) -> ModelShape:
     bias = not cfg.flag("no_bias", default=True)
     mixer = multi_head(cfg, size, fused=True, bias=bias,
                        dropout=probability(inner, "attn_pdrop") if inner is not None else 0.0)
-    mlp = plain(cfg, cfg.integer("expansion_ratio", default=4, high=64) * size.hidden, "activation", default="gelu", bias=bias)
+    width = cfg.integer("expansion_ratio", default=4, high=64) * size.hidden
+    mlp = plain(cfg, width, "activation", default="gelu", bias=bias)
     blocks, order = uniform(
         cfg, size, mixer, mlp, AttentionNames(qkv="attn.Wqkv", o="attn.out_proj"),
         MlpNames(up="ffn.up_proj", down="ffn.down_proj"), ("norm_1", "norm_2"), out_bias=bias, norm_bias=bias,

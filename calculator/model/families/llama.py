@@ -133,7 +133,8 @@ def xielu_scalars(cfg: Config, size: Sizes, width: int) -> tuple[Tensor, ...]:
 
 def differential_scalars(cfg: Config, size: Sizes, width: int) -> tuple[Tensor, ...]:
     return tuple(
-        vector(f"self_attn.lambda_{part}", size.head_dim, "attention", kind="other") for part in ("q1", "k1", "q2", "k2"))
+        vector(f"self_attn.lambda_{part}", size.head_dim, "attention", kind="other")
+        for part in ("q1", "k1", "q2", "k2"))
 
 
 def bitnet_norms(cfg: Config, size: Sizes, width: int) -> tuple[Tensor, ...]:
@@ -218,5 +219,4 @@ DIALECTS: dict[str, Dialect] = {
     "baichuan": Dialect(fused_qkv=True, names=AttentionNames(qkv="self_attn.W_pack"), kv_required=False),
     "xverse": LLAMA,
     "orion": Dialect(norm="layer", qkv_bias="attention_bias", out_bias="attention_bias", kv_required=False),
-    "mimo": Dialect(qkv_bias="attention_bias", windows=qwen),
 }
