@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=render(text("validation.cli.files")))
     parser.add_argument("--json", action="store_true", help=render(text("validation.cli.json")))
     parser.add_argument("--rows", type=Path, metavar="OUT.jsonl", help=render(text("validation.cli.rows")))
+    parser.add_argument("--no-replay", action="store_true", help=render(text("validation.cli.no_replay")))
     parser.add_argument("--lang", choices=LANGUAGES, default="en", help=render(text("validation.cli.lang")))
     options = parser.parse_args(arguments)
 
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
     if not options.files:
         rows = [row for kind in PACKAGED for row in packaged(kind)]
-    outcomes = predict_all(rows)
+    outcomes = predict_all(rows, replay=not options.no_replay)
     if options.rows:
         try:
             with options.rows.open("w", encoding="utf-8") as out:

@@ -14,8 +14,10 @@ from typing import Any
 from calculator.bill import Bill
 from calculator.errors import CalculatorError
 from calculator.hardware import resolve
-from calculator.training import bill, saved_layer_bytes
+from calculator.training import bill
+from calculator.training.build import saved_layers
 from calculator.training.plan import TrainingPlan
+from calculator.training.step import step
 from validation.models import arch_class, lab_shape
 from validation.outcome import Missed, Outcome, Scored, UnpredictableError
 from validation.rows import Row
@@ -41,8 +43,10 @@ def predict(row: Row) -> Outcome:
         named = {key: case.get(key) for key in ("model", "layers", "config", "dropout")}
         shape = lab_shape(json.dumps(named, sort_keys=True))
         plan = lab_plan(case, row.data)
-        result = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes), replay=False)
-        predicted = predictions(result, saved_layer_bytes(shape, plan))
+        gpu = resolve(plan.gpu, plan.gpu_capacity_bytes)
+        result = bill(shape, plan, gpu, tensors_only=True)
+        kept = saved_layers(step(shape, plan, gpu, tensors_only=True).program)
+        predicted = predictions(result, kept)
     except UnpredictableError as error:
         return _missed(base, error)
     except CalculatorError as error:
@@ -117,9 +121,8 @@ def lab_plan(case: Mapping[str, Any], data: Mapping[str, Any]) -> TrainingPlan:
             "lora_dropout": lora.get("dropout", 0.0),
             "adapter_dtype": base_dtype if lora.get("dtype") == "base" else "fp32",
         }
+    # Clipping allocates nothing that lives longer than one norm, so it is no option of a plan.
     extra = {
-        "kernel_scratch": False,
-        "clip_grad_norm": bool(case.get("clip")),
         "first_step": bool(case.get("cold")),
         "convert_outputs_fp32": case.get("flow") == "accelerate",
     }

@@ -48,7 +48,7 @@ def lab_id(case: Mapping[str, Any]) -> str:
     """
     parts = []
     for name, value in sorted(case.items()):
-        if name in ("model", "detail") or value in (None, False) or _LAB_DEFAULTS.get(name) == value:
+        if name in ("model", "detail") or value is None or value is False or _LAB_DEFAULTS.get(name) == value:
             continue
         shown = json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
         parts.append(name if value is True else f"{name}={shown}")

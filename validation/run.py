@@ -11,28 +11,32 @@ from validation.outcome import Missed, Outcome, UnpredictableError
 from validation.rows import Kind, Row
 
 _PREDICTORS: dict[Kind, Callable[[Row], Outcome]] = {
-    "training": training.predict,
     "serving": serving.predict,
     "facts": facts.predict,
     "lab": lab.predict,
 }
 
 
-def predict(row: Row) -> Outcome:
-    """The outcome of any row. A malformed row is reported as missed with the reason, never dropped."""
+def predict(row: Row, *, replay: bool = True) -> Outcome:
+    """The outcome of any row. A malformed row is reported as missed with the reason, never dropped.
+
+    ``replay`` False leaves reserved and process of training runs at the estimate that needs no allocator replay.
+    """
     if row.kind == "unknown":
         return _missed(row, UnpredictableError("validation.reason.kind"))
     try:
+        if row.kind == "training":
+            return training.predict(row, replay=replay)
         return _PREDICTORS[row.kind](row)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except Exception as error:  # one broken row or prediction must not hide the others
         return _missed(
             row, UnpredictableError("validation.reason.failed", error=f"{type(error).__name__}: {error}"[:200])
         )
 
 
-def predict_all(rows: Iterable[Row]) -> list[Outcome]:
+def predict_all(rows: Iterable[Row], *, replay: bool = True) -> list[Outcome]:
     """The outcomes of all rows, in order."""
-    return [predict(row) for row in rows]
+    return [predict(row, replay=replay) for row in rows]
 
 
 def _missed(row: Row, error: UnpredictableError) -> Outcome:

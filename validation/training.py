@@ -14,7 +14,9 @@ from typing import Any
 from calculator.bill import Bill, Range
 from calculator.errors import CalculatorError
 from calculator.hardware import resolve
+from calculator.model.shape import ModelShape
 from calculator.training import bill
+from calculator.training.plan import TrainingPlan
 from validation.models import arch_class, shape_of
 from validation.outcome import Judged, Missed, Outcome, Scored, UnpredictableError, as_range
 from validation.plans import training_plan
@@ -26,7 +28,7 @@ _GROUP = (
 )  # fmt: skip
 
 
-def predict(row: Row) -> Outcome:
+def predict(row: Row, *, replay: bool = True) -> Outcome:
     """Every key of the case's ``score``, and the verdict where it is known whether the run fitted its card."""
     case = row.data
     keys = () if case.get("saturated") else tuple(case.get("score") or ())
@@ -38,7 +40,7 @@ def predict(row: Row) -> Outcome:
     try:
         shape = shape_of(case.get("model"))
         plan = training_plan(case)
-        result = bill(shape, plan, resolve(plan.gpu, plan.gpu_capacity_bytes))
+        result = predicted_bill(shape, plan, replay=replay)
     except UnpredictableError as error:
         return _missed(base, keys, error)
     except CalculatorError as error:
@@ -59,6 +61,12 @@ def predict(row: Row) -> Outcome:
     if judged_wanted:
         judged = Judged(id=row.id, ran=bool(case["fits"]), verdict=result.verdict, complete=complete, tags=tags)
     return Outcome(**base, wanted=len(keys), scored=tuple(scored), missed=tuple(missed), judged=judged)
+
+
+def predicted_bill(shape: ModelShape, plan: TrainingPlan, *, replay: bool) -> Bill:
+    """The bill of a plan on its own card, with reserved and process replayed or estimated."""
+    gpu = resolve(plan.gpu, plan.gpu_capacity_bytes)
+    return bill(shape, plan, gpu)
 
 
 def reading(result: Bill, key: str) -> Range:
