@@ -88,7 +88,7 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     tokens = cache.tokens(pool.value, begun.max_model_len)
     most = cache.concurrency(pool.value, begun.max_model_len)
     figures = ServingFigures(
-        weights_bytes=begun.weights.span.value, activation_bytes=begun.activation.span.value,
+        weights_bytes=begun.weights.span.value, activation_bytes=_printed(begun).value,
         non_torch_bytes=begun.non_torch.span.value, cuda_graph_bytes=begun.cuda_graphs.span.value,
         kv_pool_bytes=pool.value, kv_tokens=tokens, max_concurrency=most, bytes_per_token=cache.bytes_per_token,
         state_bytes_per_sequence=cache.state_bytes_per_sequence, budget_bytes=begun.budget_bytes,
@@ -108,6 +108,12 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
         process=process, need=need, capacity_bytes=gpu.total_bytes, verdict=verdict, rank=begun.rank,
         rank_spread=begun.rank_spread, assumptions=begun.assumptions, serving=figures,
     )  # fmt: skip
+
+
+def _printed(begun: Start) -> Span:
+    """The activation peak as the engine's log states it."""
+    extra = begun.graphs_reserved if begun.graphs_in_activation else 0
+    return begun.activation.span + Span(extra, extra // 2, 2 * extra)
 
 
 def _refusal(begun: Start, one: int, gpu: Gpu) -> Text | None:
@@ -177,7 +183,7 @@ def _ranges(begun: Start, pool: Span, process: Range) -> dict[str, Range]:
     """Low and high of every figure that is not exact. A pool below nothing counts as empty."""
     found = {
         "weights_bytes": _range(begun.weights.span),
-        "activation_bytes": _range(begun.activation.span),
+        "activation_bytes": _range(_printed(begun)),
         "compute_buffer_bytes": _range(begun.activation.span),
         "non_torch_bytes": _range(begun.non_torch.span),
         "cuda_graph_bytes": _range(begun.cuda_graphs.span),

@@ -8,7 +8,8 @@ from calculator.sources import Source
 from calculator.text import text
 from calculator.units import GIB, MIB
 
-CONTEXT = Span(450 * MIB, 140 * MIB, 620 * MIB)
+CONTEXT_SMALL = Span(450 * MIB, 140 * MIB, 620 * MIB)
+CONTEXT_LARGE = Span(550 * MIB, 300 * MIB, 760 * MIB)
 CONTEXT_SOURCE = Source(
     title="Memory in use on an idle card after a process has made its CUDA context, from public logs (141 MiB on a T4, "
     "0.45 GiB on a 24 GB card, 0.6 GiB on data-centre cards)",
@@ -30,9 +31,10 @@ def is_linked(gpu: Gpu) -> bool:
     return gpu.kind == "datacenter" and gpu.link_bytes_per_s is not None
 
 
-def context_term() -> Term:
-    """The context of one process on one card."""
-    return Term(CONTEXT, text("serving.item.context"), "calibrated", CONTEXT_SOURCE)
+def context_term(gpu: Gpu) -> Term:
+    """The context of one process on one card; more multiprocessors keep more."""
+    span = CONTEXT_LARGE if gpu.total_bytes >= 70 * GIB else CONTEXT_SMALL
+    return Term(span, text("serving.item.context"), "calibrated", CONTEXT_SOURCE)
 
 
 def communication_term(gpu: Gpu, ranks: int) -> Term:

@@ -83,7 +83,8 @@ class Start:
     """The memory terms of the worst rank and the settings that the engine ends up with.
 
     ``pool`` is what the engine gives to the cache; ``budget_bytes`` what its memory setting allows in all.
-    ``graphs_reserved`` is held back for CUDA graphs before the pool is sized (0 where they come on top).
+    ``graphs_reserved`` is held back for CUDA graphs before the pool is sized (0 where they come on top);
+    ``graphs_in_activation`` says that the engine prints it as part of the activation peak.
     """
 
     weights: Term
@@ -104,6 +105,7 @@ class Start:
     rank: str
     state: Term | None = None
     graphs_reserved: int = 0
+    graphs_in_activation: bool = False
     needs_whole_request: bool = True
     pool_follows_wish: bool = False
     host_bytes: int = 0

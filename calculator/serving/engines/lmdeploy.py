@@ -63,7 +63,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         notes.append(text("serving.assume.fraction", fraction=fraction))
     logits = (tokens + 2 * seqs) * shape.vocab * 2
     work = Span(logits, 0, 2 * logits)
-    links, context = communication_term(gpu, split.tp * split.ep), context_term()
+    links, context = communication_term(gpu, split.tp * split.ep), context_term(gpu)
     free = (held + work + links.span + context.span).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:
         free = Span.exact(plan.free_memory_bytes)

@@ -144,7 +144,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     held = Span.about(weights.largest + plan.draft_bytes, 0.01)
     stage = weights.stages.index(weights.largest)
     layers = weights.layers[stage]
-    context, links = context_term(), communication_term(gpu, split.tp * split.ep)
+    context, links = context_term(gpu), communication_term(gpu, split.tp * split.ep)
     before = (context.span + links.span).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:
         before = Span.exact(plan.free_memory_bytes + held.value)

@@ -25,6 +25,8 @@ from calculator.units import MIB
 NEWEST: Version = (1, 2, 1)
 FRACTION = 0.9
 """``free_gpu_memory_fraction``."""
+PRINTED = 0.005
+"""Free memory is printed with two decimals of a GiB."""
 BATCH, TOKENS = 2048, 8192
 """``max_batch_size`` and ``max_num_tokens`` of the LLM API."""
 
@@ -64,11 +66,11 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         notes.append(text("serving.assume.fraction", fraction=fraction))
     work = widest_layer(shape, split, weights.layers[stage], tokens) + logits_bytes(shape, min(seqs, tokens), 1.0)
     activation = Span(work, work // 2, work * 2)
-    links, context = communication_term(gpu, split.tp * split.ep), context_term()
+    links, context = communication_term(gpu, split.tp * split.ep), context_term(gpu)
     buffers = Span(200 * MIB, 50 * MIB, 1200 * MIB)
     free = (held + activation + links.span + context.span + buffers).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:
-        free = Span.exact(plan.free_memory_bytes)
+        free = Span.about(plan.free_memory_bytes, PRINTED)
     pool = Span(*(int(fraction * end) for end in (free.value, free.low, free.high)))
     if plan.kv_cache_memory_bytes is not None:
         pool = Span.exact(plan.kv_cache_memory_bytes)

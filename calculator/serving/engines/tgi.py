@@ -58,7 +58,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     fraction, room = plan.memory_fraction or 1.0, at(ROOM, version)
     work = widest_layer(shape, split, weights.layers[0], tokens) + logits_bytes(shape, tokens, 0.5)
     activation = Span(work, work // 2, 2 * work)
-    links, context = communication_term(gpu, split.tp), context_term()
+    links, context = communication_term(gpu, split.tp), context_term(gpu)
     outside = int((1 - fraction) * gpu.total_bytes)
     free = (held + activation + links.span + context.span + Span.exact(outside)).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:

@@ -100,7 +100,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     positions, each = (prompt, 6) if version < LAST_LOGITS else (requests, 6)
     work = max(widest_layer(shape, Split(), layers, prompt), positions * shape.vocab * each)
     activation = Span(work, work * 2 // 3, work * 3 // 2)
-    context = context_term()
+    context = context_term(gpu)
     taken = held + pool + activation + context.span
     refusal = None
     if taken.value > gpu.total_bytes:

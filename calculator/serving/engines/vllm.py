@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from calculator.hardware import Gpu
-from calculator.model.shape import Attention, LatentAttention, ModelShape, StateMixer
-from calculator.model.weights import StoredWeights
+from calculator.model.shape import Attention, LatentAttention, ModelShape, StateMixer, Tensor
+from calculator.model.weights import StoredWeights, WeightLayout
 from calculator.serving.cache import Spec, cache_format, layer_specs
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activation
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
+from calculator.serving.engines.vllm_weights import (
+    chosen_format,
+    latent_copies,
+    lora_slots,
+    mxfp4_kernel,
+    tensor_size,
+)
 from calculator.serving.loaded import load
+from calculator.serving.overheads import context_term
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split, ceil_div, round_up, split_of
 from calculator.serving.start import ZERO, Span, Start, Term
@@ -61,7 +69,7 @@ def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
     context = plan.max_model_len or shape.max_context or 2048
     if plan.max_model_len is None:
         notes.append(text("serving.assume.max_model_len", context_tokens=context))
-    chunked = runner != "v0" or _chunks_by_itself(shape, plan, context)
+    chunked = runner != "v0" or _chunks_by_itself(shape, plan, context, version)
     seqs = plan.max_num_seqs or rules.default_seqs(runner, version, gpu)
     if plan.max_num_batched_tokens is not None:
         tokens = plan.max_num_batched_tokens
@@ -88,10 +96,12 @@ def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
     )
 
 
-def _chunks_by_itself(shape: ModelShape, plan: ServingPlan, context: int) -> bool:
+def _chunks_by_itself(shape: ModelShape, plan: ServingPlan, context: int, version: Version) -> bool:
     windows = any(isinstance(b.mixer, Attention) and b.mixer.window for b in shape.blocks)
     if plan.max_num_batched_tokens is not None and plan.max_num_batched_tokens < context:
         return True
+    if version < rules.CHUNKED_SINCE:
+        return False
     return context > rules.CHUNKED_FROM and not windows and not shape.towers
 
 
@@ -164,9 +174,20 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
 def ranks(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> tuple[Start, ...]:
     """Every pipeline stage's start, first to last."""
     split = split_of(plan, shape)
-    weights = load(shape, plan, split, stored)
     chosen = settings(shape, plan, gpu)
+    weights = _weights(shape, plan, gpu, split, chosen.version, stored)
     return tuple(_stage(shape, plan, gpu, split, weights, n, chosen) for n in range(len(weights.stages)))
+
+
+def _weights(
+    shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, version: Version, stored: StoredWeights | None
+) -> RankWeights:
+    kernel = mxfp4_kernel(plan, gpu, version)
+
+    def sizer(layout: WeightLayout, tensor: Tensor, layer: int | None) -> int:
+        return tensor_size(layout, tensor, layer, kernel)
+
+    return load(shape, plan, split, stored, sizer=sizer, variant=kernel, chosen=chosen_format(plan))
 
 
 def _stage(
@@ -178,24 +199,29 @@ def _stage(
     run = Run(
         seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context, sampler=chosen.sampler,
         guessed_sampler=chosen.guessed_sampler, samples=samples, receives=not last,
+        chunked=chosen.chunked,
     )  # fmt: skip
-    held = weights.stages[number] + rotary_bytes(shape, chosen.version)
+    loaded = weights.stages[number] + latent_copies(shape, layers, split, version)
+    loaded += lora_slots(shape, layers, split, plan) + plan.draft_bytes // split.tp - plan.cpu_offload_bytes
+    loaded = max(loaded, 0)
+    held = loaded + rotary_bytes(shape)
+    unsure = 1.03 if _unsure_kernel(shape, plan) else 1.01
+    held_span = Span(held, int(held * 0.99), int(held * unsure))
     work = activation(shape, split, layers, run, version, chosen.runner, gpu)
     outside = _non_torch(shape, split, gpu, chosen, samples=last)
-    context = Span(*rules.CONTEXT_BYTES)
+    context = context_term(gpu).span
     if rules.context_in_budget(version, chosen.runner):
         outside, context = outside + context, ZERO
     graphs, reserved = _graphs(plan, chosen)
     budget = int(chosen.fraction * gpu.total_bytes)
-    charged = Span(held, int(held * 0.995), int(held * 1.005)) + work.total + outside + reserved
+    charged = held_span + work.total + outside + reserved
     pool = charged.rest_of(budget)
     if plan.kv_cache_memory_bytes is not None:
         pool = Span.exact(plan.kv_cache_memory_bytes)
     return Start(
         weights=Term(
-            Span(held, int(held * 0.995), int(held * 1.005)),
-            text("serving.item.weights", weights_bytes=weights.stages[number],
-                 rotary_bytes=held - weights.stages[number], tp=split.tp, pp=split.pp),
+            held_span,
+            text("serving.item.weights", weights_bytes=loaded, rotary_bytes=held - loaded, tp=split.tp, pp=split.pp),
             "computed", WEIGHTS_SOURCE, split.tp * split.pp,
         ),
         activation=Term(
@@ -209,7 +235,7 @@ def _stage(
                        rules.NON_TORCH_SOURCE),
         cuda_graphs=Term(graphs, text("serving.item.cuda_graphs", sizes_count=_sizes(plan, chosen)), "calibrated",
                          rules.GRAPHS_SOURCE),
-        context=Term(context, text("serving.item.context"), "calibrated", rules.CONTEXT_SOURCE),
+        context=replace(context_term(gpu), span=context),
         pool=pool,
         pool_formula=text("serving.item.pool.total", fraction=chosen.fraction, total_bytes=gpu.total_bytes,
                           charged_bytes=charged.value),
@@ -223,11 +249,17 @@ def _stage(
         replicas=plan.dp,
         rank=str(number),
         graphs_reserved=reserved.value,
+        graphs_in_activation=version >= rules.PERSISTENT_COUNTED,
         assumptions=chosen.assumptions,
     )  # fmt: skip
 
 
-def rotary_bytes(shape: ModelShape, version: Version) -> int:
+def _unsure_kernel(shape: ModelShape, plan: ServingPlan) -> bool:
+    """Whether MXFP4 weights may be held by another back end than the usual one, 3 % larger."""
+    return plan.kernel is None and shape.quantization is not None and shape.quantization.format == "mxfp4"
+
+
+def rotary_bytes(shape: ModelShape) -> int:
     """The table of cosines and sines, one row a position of the model's own limit, in the model's dtype; layers that
     rotate alike share it (vllm/model_executor/layers/rotary_embedding)."""
     if not shape.max_context:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calculator.hardware import Gpu
-from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp
+from calculator.model.shape import Attention, DenseMlp, LatentAttention, Mlp, ModelShape, MoeMlp
 from calculator.serving.engines.vllm_rules import capability_of, sampler_factor, source
 from calculator.serving.split import Split, round_up
 from calculator.serving.start import Span
@@ -35,6 +35,7 @@ class Run:
     guessed_sampler: bool
     samples: bool
     receives: bool
+    chunked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,12 @@ def activation(
     leftovers = _multimodal(shape, run, runner) if layers.start == 0 or shape.towers else 0
     cublas = cublas_bytes(gpu)
     extra = kept + cublas
+    # Gathered tokens of data-parallel ranks are worked on in pieces whose number the kernels choose.
+    most = 1.5 if split.dp > 1 else 1.05
     total = Span(
         max(value, layer) + extra + leftovers,
         int(0.97 * (max(low, layer) + extra)),
-        int(1.05 * (max(high, layer) + extra + 2 * leftovers)),
+        int(most * (max(high, layer) + extra + 2 * leftovers)),
     )
     return Activation(total, value, layer, kept + leftovers, cublas)
 
@@ -91,33 +94,54 @@ def multiprocessors(gpu: Gpu) -> int:
 
 
 def _layers(shape: ModelShape, split: Split, layers: range, run: Run, version: Version, runner: str) -> int:
-    """The widest layer's buffers: MLP intermediates and three hidden rows a token, 16 bit."""
+    """The widest layer's buffers: MLP intermediates and hidden rows a token, 16 bit.
+
+    Three hidden rows are alive beside the MLP; V0 without chunked prefill keeps a fourth, and one more where the
+    ranks' sums are made out of place.
+    """
+    rows = 3
+    if runner == "v0" and not run.chunked:
+        rows = 5 if split.tp > 1 else 4
     widest = 0
     for index in {shape.order[layer] for layer in layers}:
         block = shape.blocks[index]
-        per_token = 6 * shape.hidden
-        once = 0
-        mlp = block.mlp
-        if isinstance(mlp, DenseMlp):
-            per_token += (6 if mlp.gated else 4) * mlp.width // split.tp
-        elif isinstance(mlp, MoeMlp):
-            dense = mlp.shared_width + mlp.dense_width
-            per_token += 6 * dense // split.tp
-            if version < (0, 13, 0):
-                width = mlp.width // split.width_ranks
-                rows = 2 * min(run.tokens, 32768) * mlp.top_k
-                once += rows * (max(2 * width, shape.hidden) + width)
-        peak = run.tokens * per_token + once
+        peak = run.tokens * (2 * rows * shape.hidden + _mlp_bytes(block.mlp, split))
+        if isinstance(block.mlp, MoeMlp) and version < WORKSPACE_KEPT:
+            peak += _experts(block.mlp, shape.hidden, split, run)
         if isinstance(block.mixer, LatentAttention) and runner != "v0":
             peak = max(peak, _latent_projection(block.mixer, split, run))
         elif isinstance(block.mixer, Attention):
-            peak = max(peak, 2 * run.tokens * (2 * block.mixer.heads * block.mixer.head_dim // split.tp))
+            peak = max(peak, 4 * run.tokens * block.mixer.heads * block.mixer.head_dim // split.tp)
         widest = max(widest, peak)
     if runner != "v0":
         widest += LAYER_CONSTANT_BYTES
-    if run.receives or not run.samples:
+    if run.receives:
         widest += 4 * run.tokens * shape.hidden
     return widest
+
+
+def _mlp_bytes(mlp: Mlp, split: Split) -> int:
+    """Bytes a token of the dense part of an MLP."""
+    if isinstance(mlp, DenseMlp):
+        return (6 if mlp.gated else 4) * mlp.width // split.tp
+    if isinstance(mlp, MoeMlp):
+        return 6 * (mlp.shared_width + mlp.dense_width) // split.tp
+    return 0
+
+
+WORKSPACE_KEPT: Version = (0, 13, 0)
+CHUNK_TOKENS = 32768
+"""VLLM_FUSED_MOE_CHUNK_SIZE: tokens that the expert kernel works on at once, to 0.12."""
+
+
+def _experts(mlp: MoeMlp, hidden: int, split: Split, run: Run) -> int:
+    """Transient expert buffers to 0.12. With data parallelism every rank works on the tokens of all, which are gathered
+    before and scattered after (vllm/model_executor/layers/fused_moe/fused_moe.py, 0.11.0)."""
+    tokens = run.tokens * split.dp
+    width, inner = mlp.width // split.width_ranks, mlp.latent or hidden
+    rows = 2 * min(tokens, CHUNK_TOKENS) * mlp.top_k
+    gathered = 2 * 2 * tokens * hidden if split.dp > 1 else 0
+    return rows * (max(2 * width, inner) + width) + gathered
 
 
 def _latent_projection(mixer: LatentAttention, split: Split, run: Run) -> int:
@@ -128,7 +152,7 @@ def _latent_projection(mixer: LatentAttention, split: Split, run: Run) -> int:
 def _moe_workspace(shape: ModelShape, split: Split, layers: range, run: Run, version: Version) -> int:
     """Expert buffers that the workspace manager keeps from 0.13 on (vllm/v1/worker/workspace.py): 2 T k [max(2 f/t, h)
     + max(f/t, h)]. MXFP4 kernels have none."""
-    if version < (0, 13, 0) or (shape.quantization is not None and shape.quantization.format == "mxfp4"):
+    if version < WORKSPACE_KEPT or (shape.quantization is not None and shape.quantization.format == "mxfp4"):
         return 0
     largest = 0
     for index in {shape.order[layer] for layer in layers}:

@@ -152,7 +152,8 @@ def default_tokens(runner: str, version: Version, gpu: Gpu, usage: str, context:
 
 
 CHUNKED_FROM = 32768
-"""V0 from 0.5 switches chunked prefill on by itself for longer contexts, unless windows or towers forbid it
+CHUNKED_SINCE: Version = (0, 5, 4)
+"""V0 from 0.5.4 switches chunked prefill on by itself for longer contexts, unless windows or towers forbid it
 (vllm/engine/arg_utils.py, 0.6.4)."""
 
 # ------------------------------------------------------------------------------------------------------- graphs
@@ -192,7 +193,7 @@ def non_torch(version: Version, runner: str, gpu: Gpu, ranks: int, *, samples: b
 
     ``ranks`` share tensors or experts; ``samples`` is False on pipeline stages that hold no sampler.
     """
-    big_unknown = gpu.kind == "custom" and gpu.total_bytes >= 70 * GIB
+    big_unknown = gpu.kind == "custom" and gpu.total_bytes >= 60 * GIB
     linked = big_unknown or (gpu.kind == "datacenter" and gpu.link_bytes_per_s is not None)
     large = gpu.total_bytes >= 70 * GIB
     if ranks > 1:
@@ -202,14 +203,10 @@ def non_torch(version: Version, runner: str, gpu: Gpu, ranks: int, *, samples: b
             return 2.1, 1.2, 2.6
         return (0.55, 0.5, 1.9) if ranks == 2 and runner != "v0" else (1.9, 0.6, 2.3)
     if runner == "v0":
-        return 0.08, 0.01, 0.26
+        if (0, 6, 5) <= version < (0, 7, 0):
+            # 0.6.5 printed up to 1.79 GiB, which its own later fixes took back.
+            return 0.25, 0.05, 1.8 if version < (0, 6, 6) else 0.3
+        return 0.05, 0.01, 0.26
     if version >= (0, 17, 0):
         return (0.25, 0.07, 0.27) if large and samples else (0.07, 0.02, 0.25)
     return (0.13, 0.05, 0.15) if large else (0.03, 0.01, 0.13)
-
-
-CONTEXT_BYTES = (GIB * 45 // 100, GIB * 15 // 100, GIB * 60 // 100)
-CONTEXT_SOURCE = Source(
-    title="Free memory before the first load in public vLLM and SGLang logs (0.15 to 0.6 GiB below the total)",
-    url="https://github.com/vllm-project/vllm", checked_on="2026-11-29",
-)  # fmt: skip

@@ -1,0 +1,101 @@
+"""What vLLM adds to, or makes of, the stored weights once they are on the card."""
+
+from __future__ import annotations
+
+from calculator.hardware import Gpu
+from calculator.model.shape import LatentAttention, ModelShape, Tensor
+from calculator.model.weights import WeightLayout
+from calculator.precision import Format, weight_format
+from calculator.serving.engines.vllm_rules import capability_of
+from calculator.serving.plan import ServingPlan
+from calculator.serving.split import Split, ceil_div, round_up
+from calculator.serving.versions import Version
+
+MLA_ABSORBED: Version = (0, 8, 0)
+"""Before this release MLA models kept the up-projections a second time, multiplied into q and o (0.7.x,
+vllm/attention/backends/mla/utils.py)."""
+
+
+def chosen_format(plan: ServingPlan) -> Format | None:
+    """The format that the engine quantises to while loading; bitsandbytes with nested scales, as its loader asks for
+    (vllm/model_executor/model_loader/bitsandbytes_loader.py)."""
+    if plan.weights is None:
+        return None
+    return weight_format("nf4_dq" if plan.weights in ("bnb_nf4", "nf4") else plan.weights)
+
+
+def mxfp4_kernel(plan: ServingPlan, gpu: Gpu, version: Version) -> str:
+    """The MXFP4 back end: Triton on Hopper from 0.11 where its kernels are installed, FlashInfer on data-centre
+    Blackwell, else Marlin (vllm/model_executor/layers/quantization/mxfp4.py, 0.11.0)."""
+    if plan.kernel is not None:
+        return plan.kernel
+    capability = capability_of(gpu)
+    if 9 <= capability < 10 and version >= (0, 11, 0):
+        return "triton"
+    return "trtllm" if 10 <= capability < 12 else "marlin"
+
+
+def padded_experts(tensor: Tensor, form: Format, kernel: str) -> int:
+    """Bytes of MXFP4 expert matrices as the kernel holds them.
+
+    Marlin rounds the expert width to 128 and the hidden size to 256, TRT-LLM both to 256. The Triton layout for Hopper
+    rounds the packed values' inner dimension to 256 and leaves the scales.
+    """
+    rows, columns = tensor.shape[-2], tensor.shape[-1]
+    down = "down" in tensor.name
+    if kernel == "triton":
+        scales = form.tensor_bytes((rows, columns)) - ceil_div(rows * columns, 2)
+        return tensor.copies * (rows * round_up(columns, 256) // 2 + scales)
+    width_to, hidden_to = (128, 256) if kernel == "marlin" else (256, 256)
+    if down:
+        padded = (round_up(rows, hidden_to), round_up(columns, width_to))
+    else:
+        halves = 2 if "gate_up" in tensor.name else 1
+        padded = (halves * round_up(rows // halves, width_to), round_up(columns, hidden_to))
+    return tensor.copies * form.tensor_bytes(padded)
+
+
+def tensor_size(layout: WeightLayout, tensor: Tensor, layer: int | None, kernel: str) -> int:
+    """Bytes of a whole tensor as the engine holds it."""
+    form = layout.format(tensor, layer)
+    if form.key == "mxfp4" and tensor.component == "experts" and len(tensor.shape) >= 2:
+        return padded_experts(tensor, form, kernel)
+    return layout.tensor_bytes(tensor, layer)
+
+
+def latent_copies(shape: ModelShape, layers: range, split: Split, version: Version) -> int:
+    """Second copies of MLA's up-projections on one rank.
+
+    0.7.x multiplies them into the projections of q and o. Later releases keep views of the 16-bit matrix, and copies
+    where it is quantised.
+    """
+    total = 0
+    quantised = shape.quantization is not None
+    for layer in layers:
+        mixer = shape.blocks[shape.order[layer]].mixer
+        if not isinstance(mixer, LatentAttention):
+            continue
+        heads = mixer.heads // split.tp
+        if version < MLA_ABSORBED:
+            into = mixer.q_lora_rank or shape.hidden
+            total += 2 * heads * (mixer.kv_lora_rank * (into + shape.hidden) + mixer.qk_rope_head_dim * into)
+        elif quantised:
+            total += 2 * heads * (mixer.qk_nope_head_dim + mixer.v_head_dim) * mixer.kv_lora_rank
+    return total
+
+
+def lora_slots(shape: ModelShape, layers: range, split: Split, plan: ServingPlan) -> int:
+    """Adapter slots of all linear layers, allocated whatever is loaded: slots x (r x in + r x out) x 2 bytes, the
+    sharded side divided (vllm/lora/layers, 0.33.0)."""
+    if not plan.max_loras:
+        return 0
+    total = 0.0
+    for layer in layers:
+        for tensor in shape.blocks[shape.order[layer]].tensors:
+            if tensor.kind != "linear" or len(tensor.shape) != 2:
+                continue
+            inside = tensor.in_features / (split.tp if tensor.split == "row" else 1)
+            outside = tensor.out_features / (split.tp if tensor.split in ("column", "kv") else 1)
+            copies = tensor.copies / split.expert_ranks if tensor.component == "experts" else tensor.copies
+            total += copies * (inside + outside)
+    return int(2 * plan.max_loras * plan.max_lora_rank * total)
