@@ -1,0 +1,179 @@
+"""Bills as figures: pure functions from a bill to a plotly figure, and the same content as text.
+
+One template holds what all figures share. The colours of axes and letters are not in it: they are the app's theme's,
+which the browser applies, so that a switch between light and dark needs no run of the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import plotly.graph_objects as go
+import plotly.io as pio
+
+from calculator.bill import Bill, Item, TimePoint
+from calculator.units import in_unit
+from ui.i18n import Words
+from ui.palette import FREE, colour, ink
+
+TEMPLATE = "vram_bill"
+PLOT_CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": False, "responsive": True}
+
+_AXIS_STEPS = (1.1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096, 65_536)
+_NAMED_SHARE = 0.13
+"""Share of the axis from which a segment has room for its name at desktop width."""
+
+pio.templates[TEMPLATE] = go.layout.Template(
+    layout={
+        "margin": {"l": 0, "r": 0, "t": 30, "b": 30},
+        "showlegend": False,
+        "hovermode": "closest",
+        "bargap": 0,
+        "dragmode": False,
+        "uniformtext": {"minsize": 11, "mode": "hide"},
+        "xaxis": {"fixedrange": True, "zeroline": False, "ticks": "", "title": {"text": ""}},
+        "yaxis": {"fixedrange": True, "zeroline": False, "ticks": "", "title": {"text": ""}},
+        "hoverlabel": {"align": "left"},
+    }
+)
+
+
+def item_name(words: Words, key: str) -> str:
+    return words.first(f"item.{key}", f"ui.item.{key}", fallback=key.replace("_", " "))
+
+
+def phase_name(words: Words, name: str) -> str:
+    return words.first(f"phase.{name}", f"ui.phase.{name}", fallback=name.replace("_", " "))
+
+
+def held_axis(capacity_bytes: int, total_bytes: int) -> float:
+    """Where the axis ends, in bytes: a step of the card's size that seldom changes while a control moves."""
+    step = next((s for s in _AXIS_STEPS if total_bytes <= capacity_bytes * s * 0.985), None)
+    return capacity_bytes * step if step else total_bytes * 1.02
+
+
+def bill_bar(bill: Bill, words: Words, budget_bytes: int | None = None) -> go.Figure:
+    """The bill as one stacked bar against the card's capacity; a dotted line marks an engine's memory budget."""
+    items = [item for item in bill.items if item.bytes > 0]
+    total = sum(item.bytes for item in items if item.layer != "free")
+    end = held_axis(bill.capacity_bytes, total)
+    unit = words.unit
+    figure = go.Figure()
+    for item in items:
+        name, fill = item_name(words, item.key), FREE if item.layer == "free" else colour(item.key)
+        label = words.short(item.bytes)
+        if item.bytes / end >= _NAMED_SHARE:
+            label = f"{name}  {label}"
+        figure.add_bar(
+            name=item.key, y=[""], x=[in_unit(item.bytes, unit)], orientation="h", width=0.9,
+            marker={"color": fill, "line": {"width": 0}}, text=[label], textposition="inside", textangle=0,
+            insidetextanchor="middle", textfont={"color": ink(fill) if item.layer != "free" else None, "size": 13},
+            hovertemplate=f"<b>{name}</b><br>{words.size(item.bytes)}<extra></extra>",
+        )  # fmt: skip
+    marks = [(bill.capacity_bytes, "solid", words("ui.chart.capacity", capacity_bytes=bill.capacity_bytes))]
+    if budget_bytes is not None and budget_bytes < bill.capacity_bytes * 0.995:
+        marks.append((budget_bytes, "dot", ""))
+    for at_bytes, dash, label in marks:
+        at = in_unit(at_bytes, unit)
+        line = {"width": 2, "dash": dash, "color": "#7b8496"}
+        figure.add_shape(type="line", x0=at, x1=at, y0=-0.12, y1=1.12, yref="paper", line=line)
+        if label:
+            figure.add_annotation(
+                x=at, y=1.14, yref="paper", yanchor="bottom", text=label, showarrow=False, font={"size": 13},
+                xanchor="right" if at_bytes > end * 0.3 else "left",
+            )  # fmt: skip
+    figure.update_layout(
+        template=TEMPLATE, barmode="stack", height=132,
+        xaxis={"range": [0, in_unit(round(end), unit)], "ticksuffix": f" {unit}", "nticks": 6, "showgrid": False},
+        yaxis={"visible": False, "range": [-0.5, 0.5]},
+    )  # fmt: skip
+    return figure
+
+
+def bar_text(bill: Bill, words: Words) -> str:
+    """What ``bill_bar`` shows, as a sentence."""
+    parts = ", ".join(f"{item_name(words, i.key)} {words.size(i.bytes)}" for i in bill.items if i.bytes > 0)
+    return words("ui.chart.bar_text", parts=parts, capacity_bytes=bill.capacity_bytes)
+
+
+def items_over_time(points: Sequence[TimePoint], order: Iterable[str]) -> list[str]:
+    """Keys of the items that live at some point of the step, in the bill's order, others after it."""
+    alive = {key for point in points for key, amount in point.items.items() if amount > 0}
+    ordered = [key for key in dict.fromkeys(order) if key in alive]
+    return ordered + sorted(alive.difference(ordered))
+
+
+def peak_index(points: Sequence[TimePoint]) -> int:
+    """The first point at which most is allocated."""
+    totals = [sum(point.items.values()) for point in points]
+    return totals.index(max(totals))
+
+
+def step_chart(points: Sequence[TimePoint], bill: Bill, words: Words) -> go.Figure:
+    """What is allocated at each instant of a step, as stacked straight steps, with the peak marked.
+
+    The bill gives the order of the items and the height that the axis is held at.
+    """
+    unit = words.unit
+    figure = go.Figure()
+    positions = list(range(len(points) + 1))
+    labels = [words.text(point.label) for point in points]
+    for key in items_over_time(points, (item.key for item in bill.items)):
+        heights = [in_unit(point.items.get(key, 0), unit) for point in points]
+        figure.add_scatter(
+            name=key, x=positions, y=[*heights, heights[-1]], mode="lines", stackgroup="alive",
+            line={"shape": "hv", "width": 0}, fillcolor=colour(key), hoveron="points",
+            text=[*labels, labels[-1]],
+            hovertemplate=f"%{{text}}<br><b>{item_name(words, key)}</b> %{{y:.2f}} {unit}<extra></extra>",
+        )  # fmt: skip
+    at = peak_index(points)
+    height = sum(points[at].items.values())
+    figure.add_scatter(
+        name="peak", x=[at + 0.5], y=[in_unit(height, unit)], mode="markers", hoverinfo="skip",
+        marker={"symbol": "circle", "size": 9, "color": "#d1435b", "line": {"width": 2, "color": "#ffffff"}},
+    )  # fmt: skip
+    figure.add_annotation(
+        x=at + 0.5, y=in_unit(height, unit), text=words("ui.chart.peak", peak_bytes=height), showarrow=False,
+        yshift=16, xanchor="right" if at > len(points) / 2 else "left", font={"size": 13},
+    )  # fmt: skip
+    ticks, names, edges = _phase_ticks(points, words)
+    for edge in edges:
+        figure.add_vline(x=edge, line={"width": 1, "color": "rgba(123, 132, 150, 0.45)"})
+    end = held_axis(bill.capacity_bytes, height)
+    low = next(step for step in (0.0625, 0.125, 0.25, 0.5, 1.0) if height * 1.12 <= end * step or step == 1.0)
+    figure.update_layout(
+        template=TEMPLATE, height=340,
+        xaxis={"tickvals": ticks, "ticktext": names, "range": [0, len(points)], "showgrid": False, "tickangle": 0},
+        yaxis={"range": [0, in_unit(round(end * low), unit)], "ticksuffix": f" {unit}", "nticks": 6},
+    )  # fmt: skip
+    return figure
+
+
+def _phase_ticks(points: Sequence[TimePoint], words: Words) -> tuple[list[float], list[str], list[int]]:
+    """Middle and name of each run of one phase, and the edges between them."""
+    ticks, names, edges, start = [], [], [], 0
+    for phase, run in groupby(points, key=lambda point: point.phase):
+        length = len(list(run))
+        ticks.append(start + length / 2)
+        names.append(phase_name(words, phase))
+        start += length
+        edges.append(start)
+    return ticks, names, edges[:-1]
+
+
+def step_text(points: Sequence[TimePoint], words: Words) -> str:
+    """What ``step_chart`` shows, as a sentence: the highest instant of each phase and the peak."""
+    highest: dict[str, int] = {}
+    for point in points:
+        highest[point.phase] = max(highest.get(point.phase, 0), sum(point.items.values()))
+    parts = ", ".join(f"{phase_name(words, phase)} {words.size(amount)}" for phase, amount in highest.items())
+    peak = points[peak_index(points)]
+    return words(
+        "ui.chart.step_text", parts=parts, phase=phase_name(words, peak.phase), peak_bytes=sum(peak.items.values())
+    )
+
+
+def share(item: Item, whole_bytes: int) -> float:
+    """An item's part of the whole, from 0 to 1."""
+    return item.bytes / whole_bytes if whole_bytes else 0.0

@@ -1,0 +1,155 @@
+"""Inputs of the model: an id, a built-in one, pasted or uploaded JSON, or the shape by hand."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import streamlit as st
+
+from calculator.errors import CalculatorError, GatedModelError, HubError, ModelNotFoundError, NotAuthorisedError
+from calculator.lookup import LoadedModel
+from calculator.model.shape import ModelShape
+from calculator.presets import find_preset, presets
+from ui import compact, models, state
+from ui.i18n import Words
+from ui.inputs.form import Form
+from ui.manual import ManualShape, like
+from ui.markdown import plain
+from ui.settings import ConfigChoice, HubChoice, ModelChoice, PresetChoice
+
+_REFUSED = "model_refused"
+_PASTE_LIMIT = 262_144
+
+
+def _take(choice: ModelChoice) -> None:
+    st.session_state[_REFUSED] = None
+    state.put(state.current().model_copy(update={"model": choice}))
+
+
+def _take_text(written: str) -> None:
+    if not written.strip():
+        return
+    try:
+        _take(models.from_text(written))
+    except CalculatorError as error:
+        st.session_state[_REFUSED] = error
+
+
+def _take_json(written: str | bytes) -> None:
+    try:
+        _take(models.from_json(written))
+    except CalculatorError as error:
+        st.session_state[_REFUSED] = error
+
+
+def shown_name(choice: ModelChoice) -> str:
+    """What stands in the field of the id."""
+    if isinstance(choice, HubChoice):
+        return choice.id
+    built_in = find_preset(choice.key) if isinstance(choice, PresetChoice) else None
+    return built_in.id if built_in else ""
+
+
+def model_inputs(words: Words, model: LoadedModel | CalculatorError | None) -> None:
+    """All ways to name a model. ``model`` is what is known of the present choice."""
+    choice = state.current().model
+    st.subheader(words("ui.group.model"))
+    st.text_input(
+        words("ui.field.model_id"), max_chars=512, placeholder="Qwen/Qwen2.5-7B", icon=":material/deployed_code:",
+        autocomplete="off", **state.bound("model.id", shown_name(choice), _take_text),
+    )  # fmt: skip
+    keys = list(presets())
+    key = choice.key if isinstance(choice, PresetChoice) and choice.key in keys else None
+    st.selectbox(
+        words("ui.field.preset"), keys, index=None, placeholder=words("ui.choose_preset"),
+        format_func=lambda k: presets()[k].id.rpartition("/")[2],
+        **state.bound("model.preset", key, lambda k: _take(PresetChoice(key=k)) if k else None),
+    )  # fmt: skip
+    refused = cast("CalculatorError | None", st.session_state.get(_REFUSED))
+    if refused is not None:
+        st.warning(plain(f"{words.text(refused.message)} {words.text(refused.remedy)}"), icon=":material/error:")
+    with st.expander(words("ui.other_ways"), key="model.other"):
+        way = st.segmented_control(
+            words("ui.other_ways"), ("paste", "upload", "manual"), default="paste", required=True, key="model.way",
+            format_func=lambda w: words(f"ui.way.{w}"), label_visibility="collapsed", persist_state="session",
+        )  # fmt: skip
+        if way == "paste":
+            _paste(words)
+        elif way == "upload":
+            _upload(words)
+        else:
+            _editor(words, models.shape_of(model))
+    if _asks_for_token(model) or st.session_state.get(models.TOKEN_KEY):
+        st.text_input(
+            words("ui.field.token"), type="password", key=models.TOKEN_KEY, max_chars=200, autocomplete="off",
+            help=words("ui.help.token"), on_change=models.forget, persist_state="session",
+        )  # fmt: skip
+
+
+def _asks_for_token(model: LoadedModel | CalculatorError | None) -> bool:
+    return isinstance(model, GatedModelError | NotAuthorisedError | ModelNotFoundError)
+
+
+def _paste(words: Words) -> None:
+    st.text_area(
+        words("ui.field.config"), key="model.pasted", height=140, max_chars=_PASTE_LIMIT,
+        placeholder='{"model_type": "llama", "hidden_size": 4096, ...}',
+        on_change=lambda: _take_json(st.session_state["model.pasted"]) if st.session_state["model.pasted"] else None,
+    )  # fmt: skip
+
+
+def _upload(words: Words) -> None:
+    def taken() -> None:
+        file = st.session_state["model.uploaded"]
+        if file is not None:
+            _take_json(file.getvalue())
+
+    st.file_uploader(words("ui.field.upload"), type=["json"], key="model.uploaded", on_change=taken, max_upload_size=2)
+
+
+def _editor(words: Words, shape: ModelShape | None) -> None:
+    shown = ManualShape() if shape is None else like(shape)
+
+    def write(name: str, value: Any) -> None:
+        changed = shown.model_copy(update={name: value})
+        if changed.experts and name == "experts" and not shown.experts:
+            changed = changed.model_copy(update={"top_k": min(8, changed.experts)})
+        try:
+            kept, _ = compact.smallest(changed.config())
+        except CalculatorError as error:
+            st.session_state[_REFUSED] = error
+        else:
+            _take(ConfigChoice(config=kept))
+
+    if shape is not None:
+        st.caption(words("ui.editor.count", total_params=shape.parameters.total, active_params=shape.parameters.active))
+    form = Form(shown, write, words, "manual")
+    form.choose("attention", ("full", "window", "mla"))
+    names = ["hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab"]
+    if shown.attention == "mla":
+        names[3:4] = ["kv_lora_rank", "q_lora_rank", "rope_dim"]
+    if shown.attention == "window":
+        names.append("window")
+    names.append("experts")
+    if shown.experts:
+        names += ["top_k", "shared_experts"]
+    columns = st.columns(2)
+    for index, name in enumerate(names):
+        with columns[index % 2]:
+            form.number(name)
+    form.toggle("tied")
+
+
+def ways_on(words: Words, error: CalculatorError) -> None:
+    """Under a refusal: the ways to go on that need no hub."""
+    choice = state.current().model
+    with st.container(horizontal=True):
+        built_in = find_preset(choice.id) if isinstance(choice, HubChoice) else None
+        if built_in is not None:
+            st.button(
+                words("ui.use_preset", name=built_in.id), icon=":material/inventory_2:", key="ways.preset",
+                on_click=lambda: _take(PresetChoice(key=built_in.key)),
+            )  # fmt: skip
+        if isinstance(error, HubError):
+            st.button(words("ui.try_again"), icon=":material/refresh:", key="ways.retry", on_click=models.forget)
+    st.caption(words("ui.ways_on"))

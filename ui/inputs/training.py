@@ -1,0 +1,83 @@
+"""Inputs of the training and the fine-tuning page: workload, method, recipe, savers, parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from calculator.training.plan import Adapter, TrainingPlan
+from ui import state
+from ui.i18n import Words
+from ui.inputs.form import Form
+from ui.settings import Page
+
+METHODS = ("lora", "qlora", "dora")
+BASE_QUANTS = ("nf4", "nf4_dq", "int8")
+TARGETS = (("all-linear",), ("q", "k", "v", "o"), ("q", "v"), ("gate", "up", "down"))
+PRECISIONS = ("bf16", "amp_bf16", "mixed_bf16", "fsdp_mixed_bf16", "fp16", "amp_fp16", "mixed_fp16", "fp32")
+OPTIMIZERS = (
+    "adamw_fused", "adamw_foreach", "adamw_loop", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "adafactor",
+    "lion", "sgd_momentum", "sgd",
+)  # fmt: skip
+FRAMEWORKS = ("hf_trainer", "deepspeed", "plain_torch")
+CHECKPOINTING = ("none", "full")
+ATTENTION = ("sdpa", "flash", "eager")
+LOSSES = ("standard", "fused_ce", "fused_linear_ce", "chunked")
+SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
+OFFLOADS = ("optimizer", "parameters")
+
+
+def _write(name: str, value: Any) -> None:
+    state.put(state.current().with_training(**{name: value}))
+
+
+def _write_adapter(name: str, value: Any) -> None:
+    settings = state.current()
+    adapter = settings.training.adapter or Adapter()
+    state.put(settings.with_training(adapter=adapter.model_copy(update={name: value})))
+
+
+def plan_inputs(page: Page, words: Words) -> None:
+    """All inputs of a plan but the model and the hardware."""
+    settings = state.current()
+    plan = settings.training_plan(page)
+    form = Form(plan, _write, words, "training")
+    if page == "finetuning":
+        st.subheader(words("ui.group.method"))
+        _method(form, plan, words)
+    st.subheader(words("ui.group.workload"))
+    left, right = st.columns(2)
+    with left:
+        form.number("micro_batch")
+    with right:
+        form.number("seq_len", step=512)
+    form.number("grad_accum")
+    st.subheader(words("ui.group.recipe"))
+    form.select("precision", PRECISIONS)
+    form.select("optimizer", OPTIMIZERS)
+    st.subheader(words("ui.group.savers"))
+    form.choose("checkpointing", CHECKPOINTING)
+    form.select("loss", LOSSES)
+    form.select("attention", ATTENTION)
+    if settings.n_gpus > 1:
+        st.subheader(words("ui.group.parallelism"))
+        form.select("sharding", SHARDINGS)
+    with st.expander(words("ui.group.more")):
+        form.select("framework", FRAMEWORKS)
+        form.several("offload", OFFLOADS)
+        form.select("grad_dtype", (None, "fp32", "bf16", "fp16"))
+        form.select("optimizer_state_dtype", (None, "fp32", "bf16", "fp16", "int8"))
+
+
+def _method(form: Form, plan: TrainingPlan, words: Words) -> None:
+    form.choose("method", METHODS)
+    if plan.method == "qlora":
+        form.select("base_quant", BASE_QUANTS)
+    adapter_form = Form(plan.adapter or Adapter(), _write_adapter, words, "adapter")
+    left, right = st.columns(2)
+    with left:
+        adapter_form.number("rank", step=8)
+    with right:
+        adapter_form.select("targets", TARGETS)
+    adapter_form.toggle("train_embeddings")

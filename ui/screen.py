@@ -1,0 +1,61 @@
+"""What a page works with: its inputs in the sidebar, and then the settings, the card, and the model that was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import streamlit as st
+
+from calculator import hardware
+from calculator.errors import CalculatorError
+from calculator.hardware import Gpu
+from calculator.lookup import LoadedModel
+from calculator.model.weights import StoredWeights
+from ui import frame, models, state
+from ui.i18n import Words
+from ui.inputs.hardware import hardware_inputs
+from ui.inputs.model import model_inputs, ways_on
+from ui.settings import Settings
+from ui.views import notes
+from ui.views.card import model_card
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """One run of a page, once the model has been read."""
+
+    settings: Settings
+    words: Words
+    model: LoadedModel
+    gpu: Gpu
+    stored: StoredWeights | None
+
+
+def open_screen(plan_inputs: Callable[[Words], None]) -> Screen | None:
+    """Draws the inputs and reads the model, with a sign of progress while the hub is asked.
+
+    Where the model cannot be had, the page says why and offers the other ways, and None is returned.
+    """
+    words = state.words()
+    choice = state.current().model
+    model = models.known(choice)
+    frame.open_inputs(words)
+    with st.sidebar:
+        model_inputs(words, model)
+        card = st.container()
+        hardware_inputs(words)
+        plan_inputs(words)
+        frame.close_inputs(words)
+    if model is None:
+        with st.spinner(words("ui.fetching", id=getattr(choice, "id", "")), show_time=True):
+            model = models.load(choice)
+    with card:
+        model_card(model, words)
+    if isinstance(model, CalculatorError):
+        notes.refusal(model, words)
+        ways_on(words, model)
+        return None
+    settings = state.current()
+    gpu = hardware.resolve(settings.gpu, settings.gpu_capacity_bytes)
+    return Screen(settings, words, model, gpu, models.stored(model))

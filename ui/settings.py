@@ -1,0 +1,99 @@
+"""Everything that a person can set, as one value: the model, the hardware, both plans, language and unit.
+
+The pages share it, the link carries it, and nothing else is remembered between two runs of a page.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from calculator.base import Frozen
+from calculator.serving.plan import ServingPlan
+from calculator.training.plan import Adapter, TrainingPlan
+
+Page = Literal["training", "finetuning", "serving", "accuracy"]
+PLAN_PAGES: tuple[Page, ...] = ("training", "finetuning", "serving")
+PAGES: tuple[Page, ...] = (*PLAN_PAGES, "accuracy")
+
+Language = Literal["en", "zh"]
+MAX_GPUS = 65_536
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+ModelId = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(/{_NAME})?$", max_length=96)]
+Revision = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/+-]*$", max_length=128)]
+
+
+class PresetChoice(Frozen):
+    """A model whose configuration ships with the app."""
+
+    kind: Literal["preset"] = "preset"
+    key: ModelId
+
+
+class HubChoice(Frozen):
+    """A model of the hub. ``revision`` is the commit once it has been read, so that a link means the same for ever."""
+
+    kind: Literal["hub"] = "hub"
+    id: ModelId
+    revision: Revision | None = None
+
+
+class ConfigChoice(Frozen):
+    """A pasted, uploaded or hand-made configuration: the smallest JSON text that still reads to the same shape."""
+
+    kind: Literal["config"] = "config"
+    config: str
+
+
+ModelChoice = Annotated[PresetChoice | HubChoice | ConfigChoice, Field(discriminator="kind")]
+
+DEFAULT_MODEL = PresetChoice(key="llama-3.1-8b")
+
+
+class Settings(Frozen):
+    """``training`` holds what the training and the fine-tuning page share and, besides, the adapter method of the
+    latter; ``plan`` gives each page its own view of it. ``language`` None follows the browser."""
+
+    model: ModelChoice = DEFAULT_MODEL
+    gpu: str = "h100-80gb-sxm"
+    gpu_capacity_bytes: int | None = None
+    n_gpus: int = Field(1, ge=1, le=MAX_GPUS)
+    training: TrainingPlan = TrainingPlan(method="lora", adapter=Adapter())
+    serving: ServingPlan = ServingPlan()
+    language: Language | None = None
+    unit: Literal["GiB", "GB"] = "GiB"
+
+    def training_plan(self, page: Page) -> TrainingPlan:
+        """The plan of the training or the fine-tuning page: what the page does not offer is left at rest."""
+        plan = self.training
+        changes: dict[str, Any] = {
+            "gpu": self.gpu, "gpu_capacity_bytes": self.gpu_capacity_bytes, "n_gpus": self.n_gpus,
+        }  # fmt: skip
+        if page == "training":
+            changes |= {"method": "full", "adapter": None, "base_quant": "none", "kbit_prepared": None}
+            changes |= {"lora_dropout": 0.0, "adapter_dtype": None}
+        elif plan.method == "qlora":
+            changes["base_quant"] = "nf4" if plan.base_quant == "none" else plan.base_quant
+        else:
+            changes["base_quant"] = "none"
+        if self.n_gpus == 1:
+            changes["sharding"] = "none"
+        elif plan.sharding == "none":
+            changes["sharding"] = "ddp"
+        return plan.model_copy(update=changes)
+
+    def serving_plan(self) -> ServingPlan:
+        """The serving plan. A split that nobody has chosen spreads the model over all cards by tensor parallelism."""
+        changes: dict[str, Any] = {
+            "gpu": self.gpu, "gpu_capacity_bytes": self.gpu_capacity_bytes, "n_gpus": self.n_gpus,
+        }  # fmt: skip
+        if self.serving.tp * self.serving.pp * self.serving.dp == 1:
+            changes["tp"] = self.n_gpus
+        return self.serving.model_copy(update=changes)
+
+    def with_training(self, **changes: Any) -> Settings:
+        return self.model_copy(update={"training": self.training.model_copy(update=changes)})
+
+    def with_serving(self, **changes: Any) -> Settings:
+        return self.model_copy(update={"serving": self.serving.model_copy(update=changes)})

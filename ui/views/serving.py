@@ -1,0 +1,95 @@
+"""The result of the serving page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from calculator.bill import Bill, ServingFigures
+from calculator.errors import CalculatorError
+from ui.i18n import Words
+from ui.markdown import plain
+from ui.screen import Screen
+from ui.views import notes, share, table, verdict
+
+BillOf = Callable[..., Bill]
+
+
+def serving_page(screen: Screen, bill_of: BillOf) -> None:
+    words, shape, gpu = screen.words, screen.model.shape, screen.gpu
+    plan = screen.settings.serving_plan()
+    try:
+        bill = bill_of(shape, plan, gpu, screen.stored)
+    except CalculatorError as error:
+        notes.refusal(error, words)
+        return
+    figures = bill.serving
+    if figures is None:
+        return
+    where = verdict.where(gpu, plan.n_gpus, words)
+    verdict.headline(bill.verdict, _sentence(bill, figures, where, words), _detail(bill, figures, words))
+    _figures(bill, figures, words)
+    table.bar(bill, words, budget_bytes=figures.budget_bytes)
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        table.bill_table(bill, words)
+    with right:
+        _budget(figures, words)
+        notes.assumptions((*screen.model.assumptions, *bill.assumptions), words)
+    share.share("serving", screen, bill, plan)
+
+
+def _sentence(bill: Bill, figures: ServingFigures, where: str, words: Words) -> str:
+    """The answer to the wish: held or not, the most that fits, and the figure to plan with."""
+    if not figures.starts:
+        return words("ui.serving.no", where=where)
+    return words(
+        f"ui.serving.{bill.verdict}", where=where, wished_count=figures.wished_requests,
+        most_count=int(figures.requests_at_context), practical_count=figures.practical_requests,
+    )  # fmt: skip
+
+
+def _detail(bill: Bill, figures: ServingFigures, words: Words) -> str:
+    if figures.refusal is not None:
+        return words.text(figures.refusal)
+    return words(
+        "ui.serving.detail", need_bytes=bill.need.value, process_bytes=bill.process.value,
+        capacity_bytes=bill.capacity_bytes,
+    )  # fmt: skip
+
+
+def _figures(bill: Bill, figures: ServingFigures, words: Words) -> None:
+    """The pool, what it holds, what the wish needs, and what the engine takes."""
+    ranges = figures.ranges
+    pool = ranges.get("kv_pool_bytes")
+    exact = words("ui.figure.exact")
+    token = words("ui.serving.per_token", token_bytes=figures.bytes_per_token)
+    rows = (
+        ("pool", words.size(max(figures.kv_pool_bytes, 0)), verdict.spread(pool, words) if pool else exact),
+        ("tokens", f"{max(figures.kv_tokens, 0):,}", token),
+        ("need", words.size(bill.need.value), words("ui.serving.for_wish", wished_count=figures.wished_requests)),
+        ("process", words.size(bill.process.value), words("ui.serving.reserves")),
+    )  # fmt: skip
+    name = "ui.serving.figure."
+    verdict.tiles([(words(name + key), value, note, words(f"{name}{key}.help")) for key, value, note in rows])
+
+
+def _budget(figures: ServingFigures, words: Words) -> None:
+    """How the engine's memory budget is split, and what the pool comes to."""
+    st.subheader(words("ui.section.budget"), anchor=False)
+    rows = {
+        "budget": words("ui.budget.of", share=f"{figures.memory_fraction:.0%}", budget_bytes=figures.budget_bytes),
+        "weights": words.size(figures.weights_bytes),
+        "workspace": words.size(figures.activation_bytes),
+        "non_torch": words.size(figures.non_torch_bytes),
+        "pool": words.size(max(figures.kv_pool_bytes, 0)),
+        "request": words("ui.budget.request", context_tokens=figures.max_model_len, kv_bytes=figures.kv_needed_bytes),
+        "wished": words.size(figures.needed_pool_bytes),
+        "most": f"{figures.max_concurrency:,.1f}",
+        "longest": words("ui.budget.tokens", longest_tokens=figures.longest_context_tokens),
+    }
+    st.table(
+        {words(f"ui.budget.{key}.name"): plain(value) for key, value in rows.items()}, border="horizontal",
+        alt=words("ui.section.budget"),
+    )  # fmt: skip

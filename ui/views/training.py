@@ -1,0 +1,41 @@
+"""The result of the training and the fine-tuning page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import streamlit as st
+
+from calculator.bill import Bill, TimePoint
+from calculator.errors import CalculatorError
+from calculator.hardware import Gpu
+from calculator.model.shape import ModelShape
+from calculator.training.plan import TrainingPlan
+from ui.screen import Screen
+from ui.settings import Page
+from ui.views import notes, share, step, table, verdict
+
+BillOf = Callable[[ModelShape, TrainingPlan, Gpu], Bill]
+TimelineOf = Callable[[ModelShape, TrainingPlan, Gpu], Sequence[TimePoint]]
+
+
+def training_page(page: Page, screen: Screen, bill_of: BillOf, timeline_of: TimelineOf) -> None:
+    words, shape, gpu = screen.words, screen.model.shape, screen.gpu
+    plan = screen.settings.training_plan(page)
+    try:
+        bill = bill_of(shape, plan, gpu)
+        points = timeline_of(shape, plan, gpu)
+    except CalculatorError as error:
+        notes.refusal(error, words)
+        return
+    sentence = verdict.verdict_text(bill, gpu, plan.n_gpus, words)
+    verdict.headline(bill.verdict, sentence, verdict.need_text(bill, words))
+    verdict.training_figures(bill, gpu, words)
+    table.bar(bill, words)
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        table.bill_table(bill, words)
+    with right:
+        step.step_over_time(points, bill, words)
+        notes.assumptions((*screen.model.assumptions, *bill.assumptions), words)
+    share.share(page, screen, bill, plan)
