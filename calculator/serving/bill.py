@@ -10,8 +10,8 @@ from calculator.bill import Basis, Bill, Item, Layer, Phase, Range, ServingFigur
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
-from calculator.model.weights import StoredWeights
-from calculator.serving.engines import lmdeploy, sglang, tensorrt_llm, tgi, transformers, vllm
+from calculator.model.stored import StoredWeights
+from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tensorrt_llm, tgi, transformers, vllm
 from calculator.serving.plan import ServingPlan
 from calculator.serving.start import ZERO, Span, Start, Term
 from calculator.sources import Source
@@ -23,6 +23,8 @@ _STARTS: MappingProxyType[str, Begin] = MappingProxyType(
         "vllm": vllm.start,
         "sglang": sglang.start,
         "tensorrt_llm": tensorrt_llm.start,
+        "llama_cpp": llama_cpp.start,
+        "ollama": ollama.start,
         "lmdeploy": lmdeploy.start,
         "tgi": tgi.start,
         "transformers": transformers.start,

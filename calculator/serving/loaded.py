@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from calculator.model.shape import ModelShape, Tensor
-from calculator.model.weights import StoredWeights, WeightLayout, stored_weights
+from calculator.model.stored import StoredWeights
+from calculator.model.weights import WeightLayout, stored_weights
 from calculator.precision import Format, weight_format
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split

@@ -20,7 +20,8 @@ class ServingPlan(Frozen):
     ``free_memory_bytes`` is what is free on the card when the pool is sized, where it was seen in a log: engines that
     take a fraction of the free memory then need no estimate of it. ``hybrid_kv_cache_manager`` False makes vLLM charge
     sliding windows as full attention; ``mla`` False stores full heads, as releases before MLA did;
-    ``pp_layer_partition`` lists the layers of each stage; ``limit_mm_per_prompt`` the items of each modality that a
+    ``pp_layer_partition`` lists the layers of each stage, ``pp_rank`` asks for one stage's bill (None: the tightest);
+    ``limit_mm_per_prompt`` the items of each modality that a
     request may hold. ``speculative`` with ``draft_tokens`` tokens a step; ``draft_bytes`` are a draft model's weights.
     ``max_loras`` adapters of ``max_lora_rank`` are kept in slots. ``cpu_offload_bytes`` of weights stay on the host,
     ``swap_space_bytes`` and ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the
@@ -60,6 +61,7 @@ class ServingPlan(Frozen):
     mla: bool | int | None = None
     kernel: str | None = None
     pp_layer_partition: tuple[int, ...] | None = None
+    pp_rank: int | None = Field(None, ge=0)
     limit_mm_per_prompt: dict[str, int] | None = None
     speculative: str | None = None
     draft_tokens: int = Field(0, ge=0, le=1024)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from calculator.hardware import Gpu
 from calculator.model.shape import LatentAttention, ModelShape
-from calculator.model.weights import StoredWeights
+from calculator.model.stored import StoredWeights
 from calculator.serving.cache import cache_format, layer_specs
 from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
@@ -200,7 +200,8 @@ def _state(pool: Span, states: int, plan: ServingPlan) -> tuple[Term, Span]:
     """State slots take 0.9/1.9 of the pool, or what the running requests need where their number is set."""
     drafts = 1 + plan.draft_tokens
     if plan.max_num_seqs is not None:
-        span = Span.exact(plan.max_num_seqs * states * drafts)
+        # The pool allocates one slot more than it hands out.
+        span = Span.exact((plan.max_num_seqs + 1) * states * drafts)
     else:
         share = STATE_RATIO / (1 + STATE_RATIO)
         span = Span(*(max(int(end * share), 0) for end in (pool.value, pool.low, pool.high)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
-from calculator.model.weights import StoredWeights
+from calculator.model.stored import StoredWeights
 from calculator.serving.cache import cache_format, layer_specs
 from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, LatentAttention, ModelShape
-from calculator.model.weights import StoredWeights
+from calculator.model.stored import StoredWeights
 from calculator.serving.cache import Spec, cache_format, layer_specs
 from calculator.serving.loaded import load
 from calculator.serving.overheads import context_term

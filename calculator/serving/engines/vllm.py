@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from calculator.errors import PlanError
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, LatentAttention, ModelShape, StateMixer, Tensor
-from calculator.model.weights import StoredWeights, WeightLayout
+from calculator.model.stored import StoredWeights
+from calculator.model.weights import WeightLayout
 from calculator.serving.cache import Spec, cache_format, layer_specs
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activation
@@ -163,8 +165,14 @@ def _in_flight(chosen: Settings, split: Split) -> int:
 def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
     """The start of the tightest stage."""
     stages = ranks(shape, plan, gpu, stored)
+    if plan.pp_rank is not None and plan.pp_rank >= len(stages):
+        raise PlanError("serving.pp_rank", field="pp_rank", rank=plan.pp_rank, pp=len(stages))
     context = plan.context_tokens or stages[0].max_model_len
-    tightest = min(stages, key=lambda s: (s.cache.concurrency(s.pool.value, context), s.pool.value))
+    tightest = (
+        stages[plan.pp_rank]
+        if plan.pp_rank is not None
+        else min(stages, key=lambda s: (s.cache.concurrency(s.pool.value, context), s.pool.value))
+    )
     if len(stages) > 1:
         spread = {f"stage {i}": s.weights.span.value for i, s in enumerate(stages)}
         tightest = replace(tightest, rank_spread=spread)

@@ -1,0 +1,63 @@
+"""Ollama: llama.cpp with its own defaults for slots and context.
+
+Source: envconfig/config.go, server/routes.go, server/sched.go, llm/llama_server.go, from v0.1.48 to v0.30.0.
+"""
+
+from __future__ import annotations
+
+from calculator.hardware import Gpu
+from calculator.model.shape import ModelShape
+from calculator.model.stored import StoredWeights
+from calculator.serving.engines import llama_cpp
+from calculator.serving.plan import ServingPlan
+from calculator.serving.start import Start
+from calculator.serving.versions import Version, parse
+from calculator.text import Text, text
+from calculator.units import GIB
+
+NEWEST: Version = (0, 30, 0)
+BATCH = 512
+
+
+def default_context(version: Version, total_bytes: int) -> int:
+    """Tokens of one slot: 2048, 4096 from 0.6.7, by the card's memory from 0.16."""
+    if version < (0, 6, 7):
+        return 2048
+    if version < (0, 16, 0) or total_bytes < 23 * GIB:
+        return 4096
+    return 262144 if total_bytes >= 47 * GIB else 32768
+
+
+def default_slots(version: Version) -> int:
+    """Parallel requests: 4 from 0.2 to 0.9 where they fit, else 1."""
+    return 4 if (0, 2, 0) <= version < (0, 10, 0) else 1
+
+
+def build_of(version: Version) -> int:
+    """The llama.cpp build whose cache rules a release follows, to the era."""
+    if version < (0, 7, 0):
+        return 4000
+    return 6000 if version < (0, 13, 0) else llama_cpp.NEWEST_BUILD
+
+
+def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
+    """One model runner. ``max_model_len`` is the context of all slots together."""
+    notes: list[Text] = []
+    version = NEWEST
+    if plan.engine_version is not None:
+        version = parse(plan.engine_version)
+    else:
+        notes.append(text("serving.assume.version", engine="Ollama", version=".".join(map(str, NEWEST))))
+    slots = plan.max_num_seqs or (max(plan.concurrency, 1) if plan.max_model_len is None else default_slots(version))
+    context = plan.max_model_len
+    if context is None:
+        each = plan.context_tokens or min(default_context(version, gpu.total_bytes), shape.max_context or 2**31)
+        context = each * slots
+        notes.append(text("serving.assume.max_model_len", context_tokens=context))
+    if plan.max_num_seqs is None:
+        notes.append(text("serving.assume.slots", slots_count=slots))
+    batch = plan.n_ubatch or min(BATCH, plan.max_num_batched_tokens or BATCH)
+    return llama_cpp.begin(
+        shape, plan, gpu, stored, build=build_of(version), slots=slots, context=context, ubatch=batch, notes=notes,
+        latent=version >= (0, 7, 0),
+    )  # fmt: skip
