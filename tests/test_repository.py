@@ -13,7 +13,7 @@ TEXT_SUFFIXES = {
     ".txt", ".yaml", ".yml", "",
 }  # fmt: skip
 HOME = re.compile(r"(?<![\w.-])/(?:home|Users|root|work)/|\b[A-Z]:\\+Users\\")
-MODULE_LINES = 400
+MODULE_LINES = 500
 
 
 def test_no_file_tells_where_it_was_written() -> None:
@@ -39,7 +39,7 @@ def test_the_rule_lets_addresses_pass(line: str) -> None:
 
 
 def test_modules_stay_readable() -> None:
-    """A module has one noun; one that outgrows this has two, and is cut."""
+    """A module has one noun, in about 300 lines; one that outgrows the limit has two, and is cut."""
     lengths = {
         name(path): len(path.read_text(encoding="utf-8").splitlines())
         for path in python_files("calculator", "ui", "pages", "validation", "app.py", "scripts", "benchmarks")
