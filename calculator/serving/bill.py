@@ -13,7 +13,7 @@ from calculator.model.shape import ModelShape
 from calculator.model.stored import StoredWeights
 from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tensorrt_llm, tgi, transformers, vllm
 from calculator.serving.plan import ServingPlan
-from calculator.serving.start import ZERO, Span, Start, Term
+from calculator.serving.start import ZERO, Cache, Span, Start, Term
 from calculator.sources import Source
 from calculator.text import Text, text
 
@@ -31,6 +31,15 @@ _STARTS: MappingProxyType[str, Begin] = MappingProxyType(
     }
 )
 
+_CACHE_FORMATS = MappingProxyType(
+    {
+        "vllm": ("auto", "bf16", "fp16", "fp8", "int8"),
+        "sglang": ("auto", "bf16", "fp16", "fp8"),
+        "tensorrt_llm": ("auto", "bf16", "fp16", "fp8", "int8"),
+        "lmdeploy": ("auto", "bf16", "fp16", "fp8", "int8"),
+        "tgi": ("auto", "bf16", "fp16", "fp8"),
+    }
+)
 _FREE_SOURCE = Source(title="The card's total less everything above")
 _PHASES = ("load", "profile", "serve")
 
@@ -40,6 +49,12 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     begin = _STARTS.get(plan.engine)
     if begin is None:
         raise PlanError("serving.unknown_engine", field="engine", engine=plan.engine)
+    formats = _CACHE_FORMATS.get(plan.engine)
+    if formats is not None and plan.kv_cache_dtype not in formats:
+        raise PlanError(
+            "serving.kv_format", field="kv_cache_dtype", engine=plan.engine, text=plan.kv_cache_dtype,
+            candidates=", ".join(formats),
+        )  # fmt: skip
     return begin(shape, plan, gpu, stored)
 
 
@@ -64,20 +79,23 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     """
     begun = start(shape, plan, gpu, stored)
     cache, replicas = begun.cache, begun.replicas
-    context = min(plan.context_tokens or begun.max_model_len, begun.max_model_len)
+    context = min(plan.context_tokens or begun.request_tokens or begun.max_model_len, begun.max_model_len)
     wished = ceil(plan.concurrency / replicas)
-    needed = cache.needed(min(wished, begun.max_num_seqs), context)
+    shared = _shared(plan, cache, context)
+    running = min(wished, begun.max_num_seqs)
+    needed = cache.needed(running, context) - (running - 1) * shared
     one = cache.needed(1, begun.max_model_len)
     pool = begun.pool
-    if begun.pool_follows_wish:
-        pool = Span.exact(pool.value)
     refusal = begun.refusal or _refusal(begun, one, gpu)
     starts = refusal is None
     held = pool if starts else Span.exact(needed)
     held = Span(max(held.value, 0), max(held.low, 0), max(held.high, 0))
-    per_replica = cache.concurrency(pool.value, context) if starts else 0.0
+    per_replica = _requests(cache, pool.value, context, shared) if starts else 0.0
     at_context = min(per_replica, float(begun.max_num_seqs)) * replicas
-    items = _items(begun, held, needed, gpu)
+    pool_text = begun.pool_formula
+    if plan.kv_cache_memory_bytes is not None:
+        pool_text = text("serving.item.pool.fixed", pool_bytes=plan.kv_cache_memory_bytes)
+    items = _items(begun, held, pool_text, gpu)
     totals = {layer: _sum(items, layer) for layer in ("tensor", "process")}
     allocated = totals["tensor"]
     process = allocated + totals["process"]
@@ -102,7 +120,8 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
         longest_context_tokens=cache.longest(pool.value),
         compute_buffer_bytes=begun.activation.span.value, kv_full_bytes=begun.kv_full_bytes,
         kv_swa_bytes=begun.kv_swa_bytes, state_bytes=begun.state.span.value if begun.state else 0,
-        host_bytes=begun.host_bytes, process_bytes=process.value, replicas=replicas,
+        host_bytes=begun.host_bytes + plan.kv_offload_bytes + plan.cpu_offload_bytes, process_bytes=process.value,
+        replicas=replicas,
         ranges=_ranges(begun, pool, process),
     )  # fmt: skip
     return Bill(
@@ -110,6 +129,21 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
         process=process, need=need, capacity_bytes=gpu.total_bytes, verdict=verdict, rank=begun.rank,
         rank_spread=begun.rank_spread, assumptions=begun.assumptions, serving=figures,
     )  # fmt: skip
+
+
+def _shared(plan: ServingPlan, cache: Cache, context: int) -> int:
+    """Cache bytes that every request but the first saves because its first tokens are the others' too."""
+    if plan.prefix_caching is False or not plan.shared_prefix_tokens:
+        return 0
+    return cache.shared_bytes(min(plan.shared_prefix_tokens, context))
+
+
+def _requests(cache: Cache, pool: int, context: int, shared: int) -> float:
+    """Requests that a pool holds where all but the first save ``shared`` bytes."""
+    if not shared:
+        return cache.concurrency(pool, context)
+    one = cache.needed(1, context)
+    return max(pool - shared, 0) / max(one - shared, 1)
 
 
 def _printed(begun: Start) -> Span:
@@ -130,8 +164,7 @@ def _refusal(begun: Start, one: int, gpu: Gpu) -> Text | None:
     return None
 
 
-def _items(begun: Start, held: Span, needed: int, gpu: Gpu) -> tuple[Item, ...]:
-    pool_text = begun.pool_formula
+def _items(begun: Start, held: Span, pool_text: Text, gpu: Gpu) -> tuple[Item, ...]:
     rows: list[tuple[str, Term, Layer, tuple[str, ...]]] = [
         ("weights", begun.weights, "tensor", _PHASES),
         ("kv_cache", Term(held, pool_text, "computed", begun.pool_source), "tensor", ("serve",)),

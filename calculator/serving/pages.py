@@ -26,8 +26,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class PagedCache:
     """``parts`` share one pool. ``in_flight`` tokens stand in a window beside it. ``state_in_pool``: a sequence's
-    state comes out of the same pool. ``full_share`` is the share of a token's bytes that full layers take in the pool
-    that the engine divides (1.0 without windows)."""
+    state comes out of the same pool."""
 
     parts: tuple[Part, ...]
     block_size: int
@@ -61,6 +60,10 @@ class PagedCache:
 
     def needed(self, requests: int, context: int) -> int:
         return requests * self.request_bytes(context)
+
+    def shared_bytes(self, prefix_tokens: int) -> int:
+        whole = prefix_tokens // self.block_size * self.block_size
+        return whole * sum(part.token_bytes for part in self.parts if not part.window)
 
     def longest(self, pool_bytes: int) -> int:
         low, high = 0, LONGEST

@@ -74,6 +74,9 @@ class Cache(Protocol):
     def needed(self, requests: int, context: int) -> int:
         """Bytes of pool that so many requests of ``context`` tokens need."""
 
+    def shared_bytes(self, prefix_tokens: int) -> int:
+        """Bytes of the part of a request that others with the same first tokens need not hold again."""
+
     def longest(self, pool_bytes: int) -> int:
         """The longest single request that a pool holds; at most 2^31 tokens."""
 
@@ -84,7 +87,8 @@ class Start:
 
     ``pool`` is what the engine gives to the cache; ``budget_bytes`` what its memory setting allows in all.
     ``graphs_reserved`` is held back for CUDA graphs before the pool is sized (0 where they come on top);
-    ``graphs_in_activation`` says that the engine prints it as part of the activation peak.
+    ``graphs_in_activation`` says that the engine prints it as part of the activation peak. ``request_tokens`` is a
+    request's length where the plan does not say (0: ``max_model_len``).
     """
 
     weights: Term
@@ -106,6 +110,7 @@ class Start:
     state: Term | None = None
     graphs_reserved: int = 0
     graphs_in_activation: bool = False
+    request_tokens: int = 0
     needs_whole_request: bool = True
     pool_follows_wish: bool = False
     host_bytes: int = 0

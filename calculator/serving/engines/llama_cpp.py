@@ -123,6 +123,9 @@ class CellCache:
     def needed(self, requests: int, context: int) -> int:
         return sum(self.split_bytes(requests * context, requests))
 
+    def shared_bytes(self, prefix_tokens: int) -> int:
+        return 0
+
     def longest(self, pool_bytes: int) -> int:
         full, streams = self.cells(self.context, self.slots)
         return full // streams
@@ -218,7 +221,11 @@ def begin(
     on_host = sum(whole.split_bytes(context, slots)) - sum(
         sum(_on(whole, p, rows).split_bytes(context, slots)) for p in placed
     )
-    scratch = compute_bytes(shape, ubatch, on_device.cells(context, slots)[0], flash=flash, head_on_gpu=device.head)
+    cells = on_device.cells(context, slots)[0]
+    scratch = compute_bytes(shape, ubatch, cells, flash=flash, head_on_gpu=device.head)
+    if flash and plan.flash_attn is None:
+        scores = compute_bytes(shape, ubatch, cells, flash=False, head_on_gpu=device.head)
+        scratch = Span(scratch.value, scratch.low, max(scratch.high, scores.high))
     held, context_memory = Span.about(device.weights_bytes, 0.01), context_term(gpu)
     pool = Span.exact(full + windows)
     taken = held + pool + scratch + context_memory.span + Span.exact(states)
@@ -254,6 +261,7 @@ def begin(
         max_num_batched_tokens=plan.max_num_batched_tokens or BATCH,
         replicas=1,
         rank=str(placed.index(device)),
+        request_tokens=max(context // slots, 1),
         state=state,
         needs_whole_request=False,
         pool_follows_wish=True,

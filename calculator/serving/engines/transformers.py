@@ -67,6 +67,9 @@ class Batch:
         """Every layer's cache, and one more key or value tensor of the widest layer while it is grown."""
         return self.cache.needed(requests, context) + requests * context * self.copied_bytes
 
+    def shared_bytes(self, prefix_tokens: int) -> int:
+        return 0
+
     def longest(self, pool_bytes: int) -> int:
         each = self.bytes_per_token + self.copied_bytes
         return pool_bytes // each if each else 2**31

@@ -78,6 +78,11 @@ class VllmCache:
     def needed(self, requests: int, context: int) -> int:
         return requests * self.request_blocks(context) * self.block_bytes
 
+    def shared_bytes(self, prefix_tokens: int) -> int:
+        """Whole blocks of the full groups; windows and states are not shared."""
+        length = prefix_tokens // self.dcp
+        return self.block_bytes * sum(g.count * (length // g.block) for g in self.groups if g.kind == "full")
+
     def longest(self, pool_bytes: int) -> int:
         blocks, low, high = self.blocks(pool_bytes), 0, LONGEST
         while low < high:
