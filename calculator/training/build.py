@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
-from calculator.model.shape import Attention, Block, ModelShape
+from calculator.model.shape import Attention, Block, LatentAttention, ModelShape, MoeMlp
+from calculator.training.decoder import decoder
+from calculator.training.dialect import dialect
 from calculator.training.layers import Layer, Shared
 from calculator.training.numerics import Numerics
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe
-from calculator.training.stretches import HeadForm, additive_mask, embed, head, rotary_tables
+from calculator.training.stretches import (
+    HeadForm,
+    additive_mask,
+    boolean_mask,
+    embed,
+    head,
+    position_ids,
+    rotary_tables,
+)
 from calculator.training.tape import ONE, PADDED, ROW_KINDS, SCORES, SEQ, TOKENS, Tape, Tensor
 from calculator.training.holdings import units
-from calculator.training.template import Sized, Template, edit, record, rounded, size
+from calculator.training.template import BLOCK, Sized, Stretch, Template, edit, record, rounded, size
 
 LINEAR_ROLES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
 
@@ -28,8 +39,10 @@ class Compiled:
         self._sized: OrderedDict[Any, Sized] = OrderedDict()
         self._adapters: dict[Any, tuple[tuple[int, ...], ...]] = {}
         self.units = units(shape)
-        dim = rotary_dim(shape)
-        self.buffers_bytes = 2 * rounded(2 * dim) if dim else 0
+        self.transient: dict[int, frozenset[int]] = {}
+        dim = max((rotary_dim(b) for b in shape.blocks), default=0)
+        tables = 2 if shape.model_type in TWO_ROTARIES else 1
+        self.buffers_bytes = 2 * tables * rounded(2 * dim) + (BLOCK if shape.embedding_scaled else 0)
 
     # ------------------------------------------------------------------------------------------------ recording
     def layer(self, index: int, n: Numerics, checkpoint: str, first: bool) -> Template:
@@ -43,12 +56,12 @@ class Compiled:
         tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
         layer = self._writer(tape, n, block)
         residual = residual_type(n)
-        shared = shared_tensors(tape, block, n, residual)
-        tensors = [t for t in (shared.rotary or ()) if t is not None]
+        shared = shared_tensors(tape, self.shape, block, n)
+        tensors = shared.rotary
 
         def run(box: list[Tensor]) -> list[Tensor]:
             def body(x: Tensor) -> Tensor:
-                return layer.decoder(x, block, shared)
+                return decoder(layer, x, block, shared)
 
             if checkpoint == "reentrant":
                 return [tape.checkpoint_reentrant(body, box[0])]
@@ -68,7 +81,7 @@ class Compiled:
             tape = Tape()
             layer = self._writer(tape, plain, self.shape.blocks[index])
             x = tape.leaf(tape.outside(TOKENS, self.shape.hidden, "bf16", ""))
-            layer.decoder(x, self.shape.blocks[index], shared_tensors(tape, self.shape.blocks[index], plain, "bf16"))
+            decoder(layer, x, self.shape.blocks[index], shared_tensors(tape, self.shape, self.shape.blocks[index], plain))
             found = tuple(p.dims for p in layer.params.values() if p.tensor.needs_grad)
             for storage in tape.storages:
                 storage.tape = None
@@ -76,7 +89,7 @@ class Compiled:
         return found
 
     def _writer(self, tape: Tape, n: Numerics, block: Block | None = None) -> Layer:
-        layer = Layer(tape, n, self.shape.hidden)
+        layer = Layer(tape, n, self.shape.hidden, dialect=dialect(self.shape.model_type))
         if block is not None:
             layer.head_norm = "rms_unit_offset" if block.norm == "rms_unit_offset" else "rms"
             layer.output_bias = has_output_bias(block, self.shape.hidden)
@@ -90,23 +103,29 @@ class Compiled:
         tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
         layer = self._writer(tape, n)
         shape = self.shape
+        transient: list[int] = []
+        learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 else 0
 
         def run(_: list[Tensor]) -> list[Tensor]:
-            x = embed(layer, shape.vocab, scaled=shape.embedding_scaled, dropout=shape.embedding_dropout)
+            x = embed(layer, shape.vocab, positions=learned, scaled=shape.embedding_scaled, norm=shape.embedding_norm,
+                      dropout=shape.embedding_dropout)
             if shape.tied and n.trainable:
                 param = layer.params["embedding"]
                 param.waiting = tape.outside(ONE, param.tensor.width, n.small, role="gradients")
-            extras = [tape.new(SEQ, 1, "int64")]
-            extras.append(tape.new(SEQ, 1, "int64"))
-            del extras[0]
-            if n.attention == "eager":
-                extras.append(additive_mask(tape, x.dtype))
-            dim = rotary_dim(shape)
-            if dim:
-                extras += rotary_tables(tape, dim, x.dtype)
-            return [x, *extras]
+            places = position_ids(tape, layer.dialect)
+            blocks = [shape.blocks[i] for i in sorted(set(shape.order))]
+            masks = [additive_mask(tape, x.dtype)] if n.attention == "eager" else []
+            if not masks and any(needs_mask(b, n) for b in blocks):
+                masks = [boolean_mask(tape)]
+            tables: list[Tensor] = []
+            dim = max((rotary_dim(b) for b in blocks), default=0)
+            for _ in range(rotary_kinds(shape) if dim else 0):
+                tables += rotary_tables(tape, dim, x.dtype, layer.dialect)
+            transient.extend(t.storage.ident for t in (*places, *masks))
+            return [x, *places, *masks, *tables]
 
         found = self._templates[key] = record(tape, run, boundary=boundary)
+        self.transient[id(found)] = frozenset(transient)
         return found
 
     def head(self, n: Numerics, form: HeadForm, boundary: str) -> Template:
@@ -155,25 +174,44 @@ def residual_type(n: Numerics) -> str:
     return n.small
 
 
-def rotary_dim(shape: ModelShape) -> int:
-    """Width of the rotary tables: the head size, or the rotated part of it."""
-    for block in shape.blocks:
-        if isinstance(block.mixer, Attention) and block.mixer.rotary != "none":
-            return block.mixer.rotary_dim or block.mixer.head_dim
+def rotary_dim(block: Block) -> int:
+    """Width of a layer's rotary tables: the head size, or the rotated part of it; 0 without rotary embedding."""
+    mixer = block.mixer
+    if isinstance(mixer, LatentAttention):
+        return mixer.qk_rope_head_dim
+    if isinstance(mixer, Attention) and mixer.rotary != "none":
+        return mixer.rotary_dim or mixer.head_dim
     return 0
 
 
-def shared_tensors(tape: Tape, block: Block, n: Numerics, residual: str) -> Shared:
+def needs_mask(block: Block, n: Numerics) -> bool:
     mixer = block.mixer
+    return n.attention == "eager" or (n.masked and isinstance(mixer, Attention) and mixer.window is not None)
+
+
+def shared_tensors(tape: Tape, shape: ModelShape, block: Block, n: Numerics) -> Shared:
+    """The tables and the mask that a layer reads, made by the embedding stretch."""
     shared = Shared()
-    if isinstance(mixer, Attention) and mixer.rotary != "none":
-        dim = mixer.rotary_dim or mixer.head_dim
-        shared.rotary = (tape.outside(SEQ, dim, residual, "activations"), tape.outside(SEQ, dim, residual, "activations"))
-    if n.attention == "eager":
-        shared.mask = tape.outside(SCORES, 1, residual, "activations")
-    elif n.masked and isinstance(mixer, Attention) and mixer.window is not None:
-        shared.window_mask = tape.outside(SCORES, 1, "bool", "activations")
+    dim = rotary_dim(block)
+    if dim and dialect(shape.model_type).complex_rotary:
+        shared.rotary = (tape.outside(SEQ, dim // 2, "complex64", "activations"),)
+    elif dim:
+        dtype = residual_type(n)
+        shared.rotary = (tape.outside(SEQ, dim, dtype, "activations"), tape.outside(SEQ, dim, dtype, "activations"))
+    if needs_mask(block, n):
+        shared.mask = tape.outside(SCORES, 1, residual_type(n) if n.attention == "eager" else "bool", "activations")
     return shared
+
+
+def rotary_kinds(shape: ModelShape) -> int:
+    """How many pairs of rotary tables a model makes: one, or one for windowed and one for full layers (Gemma 3)."""
+    if shape.model_type not in TWO_ROTARIES:
+        return 1
+    windows = {b.mixer.window is not None for i in set(shape.order) if isinstance((b := shape.blocks[i]).mixer, Attention)}
+    return len(windows)
+
+
+TWO_ROTARIES = ("gemma3_text", "gemma3", "gemma3n", "gemma3n_text")
 
 
 def has_output_bias(block: Block, hidden: int) -> bool:
@@ -186,10 +224,12 @@ def has_output_bias(block: Block, hidden: int) -> bool:
     return biases in (hidden, hidden + inner)
 
 
-def row_counts(plan: TrainingPlan) -> tuple[int, ...]:
+def row_counts(shape: ModelShape, plan: TrainingPlan) -> tuple[int, ...]:
     """The row counts of ``tape`` for a plan's micro-batch and length."""
     b, s = plan.micro_batch, plan.seq_len
-    rows = [1, s, b * s, b * s * s, s * s, b, b * (s + 1), b * (s - 1), b * s, b * s]
+    moe = next((block.mlp for block in shape.blocks if isinstance(block.mlp, MoeMlp)), None)
+    routed = max(1, b * s * moe.top_k // moe.experts) if moe is not None else 0
+    rows = [1, s, b * s, b * s * s, s * s, b, b * (s + 1), b * (s - 1), b * s, b * s, routed]
     assert len(rows) == ROW_KINDS and rows[PADDED] == b * (s + 1)
     return tuple(rows)
 
@@ -214,7 +254,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, *, scratch: 
         weight=recipe.weight, small=recipe.small, autocast=recipe.autocast, trainable=not lora, rank=rank,
         targets=targets, adapter=recipe.adapter, adapter_dropout=plan.lora_dropout, dora=plan.method == "dora",
         quantised=quantised, attention=attention, masked=windowed and plan.attention == "sdpa",
-        dropout=plan.dropout, single=plan.micro_batch == 1, scratch=scratch,
+        dropout=plan.dropout, experts=plan.experts_impl or "grouped_mm", single=plan.micro_batch == 1, scratch=scratch,
     )
 
 
@@ -233,7 +273,7 @@ def checkpoint_form(plan: TrainingPlan) -> str:
 
 def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm) -> list[Stage]:
     """Forward and backward of one micro-batch on one rank that holds the whole model."""
-    book, rows = compiled(shape), row_counts(plan)
+    book, rows = compiled(shape), row_counts(shape, plan)
     checkpoint = checkpoint_form(plan)
     boundary = "checkpoints" if checkpoint else "activations"
     order = shape.order
@@ -247,14 +287,20 @@ def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadFor
     count = len(order)
     stages = [Stage("forward", "embedding", 0, embedding.forward)]
     stages += [Stage("forward", "layer", i + 1, unit.forward) for i, unit in enumerate(layers)]
-    tables = edit(*((embedding.template.storages[i][2], -embedding.sizes[i]) for i in embedding.template.extras))
+    extras, transient = embedding.template.extras, book.transient[id(embedding.template)]
+
+    def gone(some: Iterable[int]) -> Stretch:
+        return edit(*((embedding.template.storages[i][2], -embedding.sizes[i]) for i in some))
+
     keep_tables = bool(checkpoint) or any(unit.template.keeps_shared for unit in layers)
     entry = embedding.sizes[embedding.template.leaving]
     stages.append(Stage("forward", "final_norm", count + 1, last.between("", "returned")))
     if not layers[0].template.keeps_input:
         stages.append(Stage("forward", "entry", count + 1, edit((boundary, -entry))))
-    if not keep_tables:
-        stages.append(Stage("forward", "tables", count + 1, tables))
+    leaving_early = [i for i in extras if not checkpoint and (i in transient or not keep_tables)]
+    leaving_late = [i for i in extras if i not in leaving_early]
+    if leaving_early:
+        stages.append(Stage("forward", "tables", count + 1, gone(leaving_early)))
     stages.append(Stage("forward", "head", count + 1, last.between("returned", "loss")))
     stages.append(Stage("loss", "loss", count + 1, last.between("loss", "after_loss")))
     stages.append(Stage("forward", "outputs", count + 1, last.between("after_loss", "")))
@@ -265,8 +311,8 @@ def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadFor
     stages.append(Stage("backward", "head", count + 1, last.backward))
     for i in range(count - 1, -1, -1):
         stages.append(Stage("backward", "layer", i + 1, layers[i].backward))
-    if keep_tables:
-        stages.append(Stage("backward", "tables", 1, tables))
+    if leaving_late:
+        stages.append(Stage("backward", "tables", 1, gone(leaving_late)))
     if embedding.backward.deltas:
         stages.append(Stage("backward", "embedding", 0, embedding.backward))
     elif layers[0].template.gradient_out >= 0:

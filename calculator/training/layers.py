@@ -1,7 +1,7 @@
-"""Decoder layers, written out as transformers' modelling code runs them, over ``calculator.training.ops``.
+"""What every layer is written with: Linear layers with adapters and packed weights, norms; and the decoder layer.
 
-Every kind of layer is described here once. What it keeps, what is temporary, what backward makes and what
-recomputation repeats all follow from the operations and from the life of the local names, as in the real code.
+Every kind of layer is described once, as transformers' modelling code runs it. What it keeps, what is temporary, what
+backward makes and what recomputation repeats all follow from the operations and from the life of the local names.
 
 Source: transformers 5.24.0 ``modeling_*.py`` and ``integrations/sdpa_attention.py``; peft 0.21.2 ``lora/layer.py``.
 """
@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from calculator.model.shape import Attention, Block, DenseMlp, NoMlp
 from calculator.training import ops
-from calculator.training.kernels import fused_attention
+from calculator.training.dialect import Dialect
 from calculator.training.numerics import Numerics
-from calculator.training.tape import SCORES, Param, Tape, Tensor
+from calculator.training.tape import Param, Tape, Tensor
 
 
 @dataclass
 class Shared:
-    """What all layers read: rotary tables (cos, sin; a second pair for windowed layers) and the attention mask."""
+    """What all layers read: rotary tables (cos and sin, or one complex table) and the attention mask."""
 
-    rotary: tuple[Tensor, Tensor] | None = None
+    rotary: tuple[Tensor, ...] = ()
     mask: Tensor | None = None
-    window_mask: Tensor | None = None
 
 
 @dataclass
@@ -36,6 +34,7 @@ class Layer:
     params: dict[str, Param] = field(default_factory=dict)
     head_norm: str = "rms"
     output_bias: bool = False
+    dialect: Dialect = field(default_factory=Dialect)
 
     def param(
         self, name: str, elements: int, dtype: str, *, trainable: bool | None = None, dims: tuple[int, ...] = ()
@@ -60,6 +59,19 @@ class Layer:
         if n.rank and role in n.targets:
             return self._adapted(x, result, name, width)
         return result
+
+    def router(self, x: Tensor, experts: int) -> Tensor:
+        """The router's logits; some models keep its weight, and compute, in fp32."""
+        n = self.numerics
+        dtype = "fp32" if self.dialect.router_fp32 else n.weight
+        weight = self.param("router", x.width * experts, dtype)
+        if self.dialect.router_fp32:
+            x = ops.cast(self.tape, x, "fp32")
+        return ops.linear(self.tape, x, weight, experts)
+
+    def experts(self, name: str, count: int, out: int, inn: int) -> Param:
+        """A fused 3-D expert parameter."""
+        return self.param(f"experts.{name}", count * out * inn, self.numerics.weight)
 
     def _quantised(self, x: Tensor, name: str, width: int, bias: bool) -> Tensor:
         """A frozen packed weight: dequantised to the compute type for the product, and again in backward."""
@@ -103,166 +115,3 @@ class Layer:
         variance = ops.mean(tape, ops.square(tape, y), groups)
         y = ops.mul(tape, y, ops.rsqrt(tape, ops.shift(tape, variance)))
         return ops.mul(tape, weight.tensor, ops.cast(tape, y, dtype))
-
-    # ----------------------------------------------------------------------------------------------- attention
-    def rotate_half(self, x: Tensor) -> Tensor:
-        tape = self.tape
-        first = ops.narrow(tape, x, x.width // 2)
-        second = ops.narrow(tape, x, x.width // 2)
-        return ops.concat(tape, [ops.negate(tape, second), first])
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        tape = self.tape
-        return ops.add(tape, ops.mul(tape, x, cos), ops.mul(tape, self.rotate_half(x), sin))
-
-    def rotate_part(self, x: Tensor, part: int, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotary embedding of the first ``part`` of the width; the rest is joined unchanged."""
-        tape = self.tape
-        turned, passed = ops.narrow(tape, x, part), ops.narrow(tape, x, x.width - part)
-        return ops.concat(tape, [self.rotate(turned, cos, sin), passed])
-
-    def rotary(self, q: Tensor, k: Tensor, mixer: Attention, shared: Shared) -> tuple[Tensor, Tensor]:
-        if mixer.rotary == "none" or shared.rotary is None:
-            return q, k
-        cos, sin = shared.rotary
-        if self.numerics.fused_rope:
-            return ops.rewrite(self.tape, q), ops.rewrite(self.tape, k)
-        if mixer.rotary == "partial":
-            part = cos.width
-            return (self.rotate_part(q, mixer.heads * part, cos, sin),
-                    self.rotate_part(k, mixer.kv_heads * part, cos, sin))
-        return self.rotate(q, cos, sin), self.rotate(k, cos, sin)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mixer: Attention, shared: Shared) -> Tensor:
-        """The attention kernel; the result lies in the order (batch, length, heads, dim)."""
-        tape, n = self.tape, self.numerics
-        repeats = mixer.heads // mixer.kv_heads
-        dropout = mixer.dropout if n.dropout is None else n.dropout
-        if n.attention == "eager":
-            return self._eager(q, k, v, mixer, shared, dropout)
-        mask = shared.window_mask if mixer.window is not None and n.masked else shared.mask
-        if (mask is not None or n.repeat_kv) and repeats > 1:
-            k, v = ops.repeat_heads(tape, k, repeats), ops.repeat_heads(tape, v, repeats)
-            repeats = 1
-        if n.autocast:
-            q, k, v = (ops.cast(tape, t, n.autocast) for t in (q, k, v))
-        flash = n.attention == "flash" and mask is None
-        if mask is not None:
-            mask = tape.new(mask.rows, mask.width, q.dtype)
-        out = fused_attention(tape, q, k, v, mixer.heads, mixer.head_dim, mixer.v_head_dim, flash=flash, mask=mask,
-                              grouped=repeats > 1)
-        del mask
-        return ops.contiguous(tape, ops.transpose_heads(tape, out))
-
-    def _eager(self, q: Tensor, k: Tensor, v: Tensor, mixer: Attention, shared: Shared, dropout: float) -> Tensor:
-        tape, n = self.tape, self.numerics
-        repeats = mixer.heads // mixer.kv_heads
-        k_all, v_all = ops.repeat_heads(tape, k, repeats), ops.repeat_heads(tape, v, repeats)
-        scores = ops.scale(tape, self._product(q, k_all, SCORES, mixer.heads))
-        if mixer.softcap:
-            scores = ops.scale(tape, scores)
-            scores = ops.unary(tape, scores, "output", "tanh")
-            scores = ops.scale(tape, scores)
-        if shared.mask is not None:
-            scores = ops.add(tape, scores, shared.mask)
-        scores = ops.cast(tape, ops.softmax(tape, ops.cast(tape, scores, "fp32"), "fp32"), q.dtype)
-        scores = ops.dropout(tape, scores, dropout)
-        out = self._product(scores, v_all, q.rows, mixer.heads * mixer.v_head_dim)
-        out = ops.contiguous(tape, ops.transpose_heads(tape, out))
-        del n
-        return out
-
-    def _product(self, x: Tensor, y: Tensor, rows: int, width: int) -> Tensor:
-        tape, n = self.tape, self.numerics
-        if n.autocast:
-            x, y = ops.cast(tape, x, n.autocast), ops.cast(tape, y, n.autocast)
-        if not n.single:
-            x, y = ops.contiguous(tape, x), ops.contiguous(tape, y)
-        return ops.matmul(tape, x, y, rows, width)
-
-    def attention(self, hidden: Tensor, mixer: Attention, shared: Shared) -> Tensor:
-        tape = self.tape
-        q_width, kv_width = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
-        v_width = mixer.kv_heads * mixer.v_head_dim
-
-        def heads(x: Tensor) -> Tensor:
-            return ops.transpose_heads(tape, ops.split_heads(tape, x))
-
-        qkv = None
-        if mixer.fused_qkv:
-            qkv = self.linear(hidden, "q", q_width + kv_width + v_width, bias=mixer.bias, name="qkv")
-            q, k, v = (heads(ops.narrow(tape, qkv, w)) for w in (q_width, kv_width, v_width))
-        else:
-            q = self.heads_of(hidden, "q", q_width, mixer)
-            k = self.heads_of(hidden, "k", kv_width, mixer)
-            v = heads(self.linear(hidden, "v", v_width, bias=mixer.bias))
-        q, k = self.rotary(q, k, mixer, shared)
-        out = self.attend(q, k, v, mixer, shared)
-        out = ops.merge_heads(tape, out)
-        out = self.linear(out, "o", self.hidden, bias=self.output_bias)
-        del qkv
-        return out
-
-    def heads_of(self, hidden: Tensor, role: str, width: int, mixer: Attention) -> Tensor:
-        """A query or key projection, normed per head or as a whole where the model does so."""
-        tape = self.tape
-        x = self.linear(hidden, role, width, bias=mixer.bias)
-        if mixer.qk_norm == "full":
-            x = self.norm(x, "rms", f"{role}_norm")
-        x = ops.split_heads(tape, x)
-        if mixer.qk_norm == "head":
-            x = self.norm(x, self.head_norm, f"{role}_norm", groups=width // mixer.head_dim)
-        return ops.transpose_heads(tape, x)
-
-    # ------------------------------------------------------------------------------------------------------ MLP
-    def activation(self, x: Tensor, kind: str) -> Tensor:
-        tape = self.tape
-        if kind == "gelu_new":
-            return ops.tanh_gelu(tape, x)
-        if kind == "relu":
-            return ops.relu(tape, x)
-        if kind == "relu2":
-            return ops.square(tape, ops.relu(tape, x))
-        return ops.unary(tape, x, "input", kind)
-
-    def mlp(self, x: Tensor, mlp: DenseMlp) -> Tensor:
-        tape, n = self.tape, self.numerics
-        if mlp.gated and n.fused_mlp:
-            gate = self.linear(x, "gate", mlp.width, bias=mlp.bias)
-            up = self.linear(x, "up", mlp.width, bias=mlp.bias)
-            return self.linear(ops.fused_glu(tape, gate, up), "down", self.hidden, bias=mlp.bias)
-        if mlp.gated and mlp.fused_gate_up:
-            up = self.linear(x, "gate", 2 * mlp.width, bias=mlp.bias, name="gate_up")
-            gate, up = ops.split(tape, up, (mlp.width, mlp.width))
-            up = ops.mul(tape, up, self.activation(gate, mlp.activation))
-            return self.linear(up, "down", self.hidden, bias=mlp.bias)
-        if mlp.gated:
-            return self.linear(
-                ops.mul(tape, self.activation(self.linear(x, "gate", mlp.width, bias=mlp.bias), mlp.activation),
-                        self.linear(x, "up", mlp.width, bias=mlp.bias)),
-                "down", self.hidden, bias=mlp.bias)
-        x = self.linear(x, "up", mlp.width, bias=mlp.bias)
-        x = self.activation(x, mlp.activation)
-        return self.linear(x, "down", self.hidden, bias=mlp.bias)
-
-    # ---------------------------------------------------------------------------------------------------- layers
-    def decoder(self, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
-        """A pre-norm decoder layer; four norms (Gemma) put one after each branch too."""
-        tape = self.tape
-        mixer = block.mixer
-        assert isinstance(mixer, Attention)
-        sandwich = len(block.norms) == 4
-        residual = hidden
-        hidden = self.norm(hidden, block.norm, "norm0")
-        hidden = self.attention(hidden, mixer, shared)
-        if sandwich:
-            hidden = self.norm(hidden, block.norm, "norm1")
-        hidden = ops.add(tape, residual, hidden)
-        if isinstance(block.mlp, NoMlp):
-            return hidden
-        residual = hidden
-        hidden = self.norm(hidden, block.norm, "norm2")
-        hidden = self.mlp(hidden, block.mlp)  # type: ignore[arg-type]
-        if sandwich:
-            hidden = self.norm(hidden, block.norm, "norm3")
-        return ops.add(tape, residual, hidden)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from calculator.training import ops
+from calculator.training.dialect import Dialect
 from calculator.training.kernels import fused_cross_entropy, log_softmax, nll
 from calculator.training.layers import Layer
 from calculator.training.tape import CHUNK, ONE, PADDED, SCORES, SEQ, SHIFTED, TOKENS, Tape, Tensor
@@ -36,22 +37,48 @@ class HeadForm(NamedTuple):
     chunks: int = 8
 
 
-def rotary_tables(tape: Tape, dim: int, dtype: str) -> tuple[Tensor, Tensor]:
-    """cos and sin of (length, dim): angles in fp32, joined twice, then each function, its scaling and its cast."""
+def rotary_tables(tape: Tape, dim: int, dtype: str, dialect: Dialect) -> tuple[Tensor, ...]:
+    """cos and sin of (length, dim): angles in fp32, joined twice, then each function, its scaling and its cast; or, as
+    complex numbers, one table of half the width."""
     position = tape.new(SEQ, 1, "fp32")
     angles = tape.new(SEQ, dim // 2, "fp32")
     del position
+    if dialect.complex_rotary:
+        ones = tape.new(SEQ, dim // 2, "fp32")
+        polar = tape.new(SEQ, dim // 2, "complex64")
+        del ones
+        return (tape.new(SEQ, dim // 2, "complex64"), polar)[:1]
     both = tape.new(SEQ, dim, "fp32")
     tables = []
     for _ in range(2):
         function = tape.new(SEQ, dim, "fp32")
-        scaled = tape.new(SEQ, dim, "fp32")
+        tables.append(tape.new(SEQ, dim, "fp32"))
         del function
-        tables.append(scaled)
-    del scaled
     cast = [tape.new(SEQ, dim, dtype) if dtype != "fp32" else t for t in tables]
     del tables, angles, both
-    return cast[0], cast[1]
+    return tuple(cast)
+
+
+def position_ids(tape: Tape, dialect: Dialect) -> list[Tensor]:
+    """Place numbers: a range and its shifted copy; OPT counts them from a mask."""
+    if dialect.positions_mask:
+        mask = tape.new(TOKENS, 1, "fp32")
+        total = tape.new(TOKENS, 1, "fp32")
+        product = tape.new(TOKENS, 1, "fp32")
+        less = tape.new(TOKENS, 1, "fp32")
+        del product
+        places = tape.new(TOKENS, 1, "int64")
+        del total, less
+        return [mask, places]
+    first = tape.new(SEQ, 1, "int64")
+    places = tape.new(SEQ, 1, "int64")
+    del first
+    return [places]
+
+
+def boolean_mask(tape: Tape) -> Tensor:
+    """A causal or windowed mask of one byte a pair of tokens."""
+    return tape.new(SCORES, 1, "bool")
 
 
 def embed(layer: Layer, vocab: int, *, positions: int = 0, norm: str = "none", scaled: bool = False, dropout: float = 0.0
@@ -81,7 +108,9 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
         if form.scaled:
             logits = ops.scale(tape, logits)
         if form.softcap:
-            logits = ops.scale(tape, ops.unary(tape, ops.scale(tape, logits), "output", "tanh"))
+            logits = ops.scale(tape, logits)
+            logits = ops.unary(tape, logits, "output", "tanh")
+            logits = ops.scale(tape, logits)
         marks["loss"] = len(tape.events)
         loss = causal_loss(tape, logits, form, single=layer.numerics.single)
         marks["after_loss"] = len(tape.events)

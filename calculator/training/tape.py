@@ -39,9 +39,11 @@ SHARD: Final = 8
 """Tokens over the tensor-parallel group: activations under sequence parallelism."""
 CHUNK: Final = 9
 """Tokens that a chunked loss works on at once."""
-ROW_KINDS: Final = 10
+ROUTED: Final = 10
+"""Tokens that one expert gets under an even routing."""
+ROW_KINDS: Final = 11
 
-ITEM_BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2, "int64": 8, "int32": 4, "bool": 1, "int8": 1}
+ITEM_BYTES: Final = {"complex64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "int64": 8, "int32": 4, "bool": 1, "int8": 1}
 
 FORWARD, RECOMPUTE, BACKWARD = "forward", "recompute", "backward"
 

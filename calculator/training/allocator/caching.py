@@ -38,6 +38,7 @@ class CachingAllocator:
     def __init__(self, capacity_bytes: int = ENDLESS_BYTES, max_split_bytes: int = ENDLESS_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
         self.max_split_bytes = max_split_bytes
+        self.split_below_bytes = max_split_bytes
         self.small = Pool(SMALL_SEGMENT_BYTES, ROUND_BYTES)
         self.large = Pool(LARGE_SEGMENT_BYTES, self.keeps_large_rest_bytes)
         self.allocated_bytes = 0
@@ -47,6 +48,7 @@ class CachingAllocator:
         self.reserved_since_trim_bytes = 0
         self.trims = 0
         self._next_address = 0
+        self._oversize_key = max_split_bytes << ADDRESS_BITS
 
     def allocate(self, size: int) -> Block | None:
         """Hand out a block of at least ``size`` bytes (> 0); None where the card is full even without the cache."""
@@ -55,7 +57,7 @@ class CachingAllocator:
         block = self._best_fit(pool, size) or self._grow(pool, size)
         if block is None:
             return None
-        if block.size - size >= pool.keep_bytes and self._may_split(size):
+        if block.size - size >= pool.keep_bytes and size < self.split_below_bytes:
             pool.add(block.cut(size, FREE))
         block.state = TAKEN
         self.allocated_bytes += block.size
@@ -82,22 +84,21 @@ class CachingAllocator:
         free = self.small.free_blocks() + self.large.free_blocks()
         return sum(block.size for block in free if block.before is not None or block.after is not None)
 
-    def _may_split(self, size: int) -> bool:
-        return size < self.max_split_bytes
-
     def _best_fit(self, pool: Pool, size: int) -> Block | None:
         """The smallest free block that holds ``size`` bytes, the lowest address first, taken out of its list."""
         order = pool.order
         index = bisect_left(order, size << ADDRESS_BITS)
-        if index == len(order) or not self._suits(order[index] >> ADDRESS_BITS, size):
+        if index == len(order):
             return None
-        return pool.at.pop(order.pop(index) & ADDRESS_MASK)
+        key = order[index]
+        if key >= self._oversize_key and not self._suits(key >> ADDRESS_BITS, size):
+            return None
+        del order[index]
+        return pool.at.pop(key & ADDRESS_MASK)
 
     def _suits(self, found: int, size: int) -> bool:
         """Oversize blocks are kept for oversize requests, which may not waste more than a large segment."""
-        if size < self.max_split_bytes:
-            return found < self.max_split_bytes
-        return found < size + LARGE_SEGMENT_BYTES
+        return self.max_split_bytes <= size and found < size + LARGE_SEGMENT_BYTES
 
     def _grow(self, pool: Pool, size: int) -> Block | None:
         """A block from new memory, giving back what is cached if the card refuses."""

@@ -30,6 +30,7 @@ class ExpandableAllocator(CachingAllocator):
         card_bytes: int | None = None,
     ) -> None:
         super().__init__(capacity_bytes, max_split_bytes)
+        self.split_below_bytes = ENDLESS_BYTES
         self.card_bytes = capacity_bytes if card_bytes is None else card_bytes
 
     def empty_cache(self) -> None:
@@ -41,9 +42,6 @@ class ExpandableAllocator(CachingAllocator):
     def inactive_split_bytes(self) -> int:
         """PyTorch counts none here, since free pages can always be given back."""
         return 0
-
-    def _may_split(self, size: int) -> bool:
-        return True
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         return False
@@ -57,9 +55,11 @@ class ExpandableAllocator(CachingAllocator):
             return None
         while index + 1 < len(order) and _reach(pool.free_block(index + 1)) < _reach(pool.free_block(index)):
             index += 1
-        if not self._suits(order[index] >> ADDRESS_BITS, size):
+        key = order[index]
+        if key >= self._oversize_key and not self._suits(key >> ADDRESS_BITS, size):
             return None
-        return pool.at.pop(order.pop(index) & ADDRESS_MASK)
+        del order[index]
+        return pool.at.pop(key & ADDRESS_MASK)
 
     def _new(self, pool: Pool, size: int) -> Block | None:
         """Map pages until ``size`` free bytes stand in a row; what was mapped before the card refused stays free."""

@@ -1,0 +1,74 @@
+"""The decoder layer: norms, a mixer, an MLP, residual sums.
+
+Source: transformers 5.24.0 ``modeling_llama.py``, ``modeling_gemma3.py``, ``modeling_gpt_neox.py``, ``modeling_gpt2.py``.
+"""
+
+from __future__ import annotations
+
+from calculator.errors import PlanError
+from calculator.model.shape import Attention, Block, DenseMlp, LatentAttention, MoeMlp
+from calculator.training import ops
+from calculator.training.attention import attention
+from calculator.training.experts import mixture
+from calculator.training.feedforward import dense
+from calculator.training.latent import latent_attention
+from calculator.training.layers import Layer, Shared
+from calculator.training.tape import Tensor
+
+
+def mix(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
+    mixer = block.mixer
+    if isinstance(mixer, Attention):
+        return attention(layer, hidden, mixer, shared)
+    if isinstance(mixer, LatentAttention):
+        return latent_attention(layer, hidden, mixer, shared)
+    raise PlanError("training.layer_unknown", field="model", kind=mixer.kind)
+
+
+def feed(layer: Layer, hidden: Tensor, block: Block) -> Tensor:
+    if isinstance(block.mlp, DenseMlp):
+        return dense(layer, hidden, block.mlp)
+    if isinstance(block.mlp, MoeMlp):
+        return mixture(layer, hidden, block.mlp)
+    raise PlanError("training.layer_unknown", field="model", kind=block.mlp.kind)
+
+
+def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
+    """A pre-norm layer. Four norms (Gemma) put one after each branch too; in a parallel layer both branches read the
+    layer's input."""
+    tape, n = layer.tape, layer.numerics
+    p = block.dropout if n.dropout is None else n.dropout
+    if block.parallel:
+        return _parallel(layer, hidden, block, shared, p)
+    sandwich = len(block.norms) == 4
+    residual = hidden
+    hidden = layer.norm(hidden, block.norm, "norm0")
+    hidden = mix(layer, hidden, block, shared)
+    hidden = ops.dropout(tape, hidden, p)
+    if sandwich:
+        hidden = layer.norm(hidden, block.norm, "norm1")
+    hidden = ops.add(tape, hidden, residual) if layer.dialect.branch_first else ops.add(tape, residual, hidden)
+    if block.mlp.kind == "none":
+        return hidden
+    residual = hidden
+    hidden = layer.norm(hidden, block.norm, "norm2")
+    hidden = feed(layer, hidden, block)
+    hidden = ops.dropout(tape, hidden, p)
+    if sandwich:
+        hidden = layer.norm(hidden, block.norm, "norm3")
+    return ops.add(tape, residual, hidden)
+
+
+def _parallel(layer: Layer, hidden: Tensor, block: Block, shared: Shared, p: float) -> Tensor:
+    tape = layer.tape
+    if len(block.norms) == 1:
+        residual = hidden
+        hidden = layer.norm(hidden, block.norm, "norm0")
+        mixed = ops.dropout(tape, mix(layer, hidden, block, shared), p)
+        fed = ops.dropout(tape, feed(layer, hidden, block), p)
+        return ops.add(tape, ops.add(tape, mixed, fed), residual)
+    mixed = mix(layer, layer.norm(hidden, block.norm, "norm0"), block, shared)
+    mixed = ops.dropout(tape, mixed, p)
+    fed = feed(layer, layer.norm(hidden, block.norm, "norm1"), block)
+    fed = ops.dropout(tape, fed, p)
+    return ops.add(tape, ops.add(tape, fed, mixed), hidden)

@@ -1,0 +1,39 @@
+"""Habits of a family's modelling code that change memory without changing a single weight."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Dialect(NamedTuple):
+    """``softmax_fp32``: eager attention computes softmax in fp32 and casts back. ``fused_split``: how a fused projection is
+    taken apart: ``slices`` (each view's gradient is a zero-filled whole), ``parts`` (one joint gradient) or ``per_head``
+    (query, key and value lie head by head). ``query_scaled``: queries are multiplied by the scale beforehand.
+    ``normalised``: the chosen experts' weights are divided by their sum; ``router``: type of the routing weights; ``router_fp32``:
+    the router's weight and input are fp32. ``mlp_dropout``: dropout also after the MLP's last matrix. ``branch_first``:
+    attention's output stands first in the residual sum."""
+
+    softmax_fp32: bool = True
+    fused_split: Literal["slices", "parts", "per_head"] = "slices"
+    query_scaled: bool = False
+    normalised: bool = True
+    router: Literal["compute", "fp32"] = "compute"
+    router_fp32: bool = False
+    branch_first: bool = False
+    positions_mask: bool = False
+    complex_rotary: bool = False
+
+
+_DIALECTS = {
+    "gpt2": Dialect(softmax_fp32=False, fused_split="parts", branch_first=True),
+    "gpt_neox": Dialect(fused_split="per_head"),
+    "opt": Dialect(query_scaled=True, positions_mask=True),
+    "mixtral": Dialect(router="fp32"),
+    "olmoe": Dialect(normalised=False),
+    "deepseek_v2": Dialect(normalised=False, router="fp32", router_fp32=True, complex_rotary=True),
+}
+
+
+def dialect(model_type: str) -> Dialect:
+    """The habits of a family; Llama's where none are known."""
+    return _DIALECTS.get(model_type, Dialect())

@@ -1,0 +1,45 @@
+"""Dense MLPs.
+
+Source: transformers 5.24.0 ``modeling_*.py`` and ``activations.py``.
+"""
+
+from __future__ import annotations
+
+from calculator.model.shape import DenseMlp
+from calculator.training import ops
+from calculator.training.layers import Layer
+from calculator.training.tape import Tensor
+
+
+def activation(layer: Layer, x: Tensor, kind: str) -> Tensor:
+    tape = layer.tape
+    if kind == "gelu_new":
+        return ops.tanh_gelu(tape, x)
+    if kind == "relu":
+        return ops.relu(tape, x)
+    if kind == "relu2":
+        return ops.square(tape, ops.relu(tape, x))
+    return ops.unary(tape, x, "input", kind)
+
+
+def dense(layer: Layer, x: Tensor, mlp: DenseMlp, prefix: str = "") -> Tensor:
+    """A plain or gated MLP. ``prefix`` names a second one in the same layer."""
+    tape, n, b = layer.tape, layer.numerics, mlp.bias
+    names = {role: prefix + role for role in ("gate", "up", "down")}
+    if mlp.gated and mlp.fused_gate_up:
+        up = layer.linear(x, "gate", 2 * mlp.width, bias=b, name=f"{prefix}gate_up")
+        gate, up = ops.split(tape, up, (mlp.width, mlp.width))
+        up = ops.mul(tape, up, activation(layer, gate, mlp.activation))
+        return layer.linear(up, "down", layer.hidden, bias=b, name=names["down"])
+    if mlp.gated and n.fused_mlp:
+        gate = layer.linear(x, "gate", mlp.width, bias=b, name=names["gate"])
+        up = layer.linear(x, "up", mlp.width, bias=b, name=names["up"])
+        return layer.linear(ops.fused_glu(tape, gate, up), "down", layer.hidden, bias=b, name=names["down"])
+    if mlp.gated:
+        return layer.linear(
+            ops.mul(tape, activation(layer, layer.linear(x, "gate", mlp.width, bias=b, name=names["gate"]), mlp.activation),
+                    layer.linear(x, "up", mlp.width, bias=b, name=names["up"])),
+            "down", layer.hidden, bias=b, name=names["down"])
+    x = layer.linear(x, "up", mlp.width, bias=b, name=names["up"])
+    x = activation(layer, x, mlp.activation)
+    return layer.linear(x, "down", layer.hidden, bias=b, name=names["down"])
