@@ -11,7 +11,7 @@ BIN := $(ENV)/bin
 .PHONY: run test check lint format types tests quick browser screenshots env dev-env clean
 
 run: env
-	$(BIN)/streamlit run app.py --server.port $(PORT) --server.headless true --browser.gatherUsageStats false
+	$(BIN)/streamlit run app.py --server.port $(PORT) --server.headless true
 
 test: check tests
 
