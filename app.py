@@ -2,16 +2,11 @@
 
 import streamlit as st
 
-from ui import frame, state
+from ui import frame, sitemap, state
 from ui.views import notes
 
 st.set_page_config(page_title="VRAM Bill", page_icon=str(frame.ASSETS / "icon.svg"), layout="wide")
-pages = [
-    st.Page("pages/training.py", title="Training", default=True),
-    st.Page("pages/finetuning.py", title="LoRA / QLoRA"),
-    st.Page("pages/serving.py", title="Serving"),
-    st.Page("pages/accuracy.py", title="Accuracy"),
-]
+pages = sitemap.pages()
 page = st.navigation(pages, position="hidden")
 state.begin(page.url_path)
 words = state.words()

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import streamlit as st
 
-from ui import link
+from ui import link, sitemap
 from ui.i18n import Words, language_of
 from ui.link import Problem
 from ui.settings import PAGES, Page, Settings
@@ -47,6 +47,11 @@ def page_of(url_path: str) -> Page:
 
 
 def current() -> Settings:
+    """The settings of this visit. A page that Streamlit ran without the entry point goes through it first: before any
+    visitor has run ``app.py``, a server still takes the files of ``pages/`` for an app of the old kind."""
+    if _SETTINGS not in st.session_state:
+        st.navigation(sitemap.pages(), position="hidden")
+        st.rerun()
     return cast(Settings, st.session_state[_SETTINGS])
 
 
