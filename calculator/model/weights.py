@@ -9,14 +9,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
-from calculator.base import Frozen
+from calculator.gguf.mixes import Mix, mix_name, mix_weights
 from calculator.model.patterns import matcher
 from calculator.model.quantization import format_of
 from calculator.model.shape import ModelShape, Quantization, Tensor
+from calculator.model.stored import StoredWeights
 from calculator.precision import Format, dtype_bytes, weight_format
 from calculator.sources import Source
+
+__all__ = [
+    "HeaderSummary", "StoredWeights", "WeightLayout", "every_tensor", "layout_of", "stored_weights", "tensor_bytes",
+    "tensors_with_layers", "weights_in_format",
+]  # fmt: skip
 
 HEADER_SOURCE = Source(
     title="safetensors file headers", url="https://github.com/huggingface/safetensors#format", checked_on="2026-11-29"
@@ -25,28 +31,6 @@ HEADER_SOURCE = Source(
 _TOWER_COMPONENTS = ("vision", "audio", "projector")
 _LANGUAGE_ONLY = ("awq", "gptq", "auto_round", "exl2", "exl3", "bitnet", "mxfp4")
 """Formats whose tools pack the language model's layers only, whether or not a checkpoint says so."""
-
-
-class StoredWeights(Frozen):
-    """Weights of a whole model in bytes. ``by_component`` has the keys of ``ParameterCount`` and adds up to
-    ``total_bytes``, as does ``by_format`` (formats, or the files' dtypes where ``basis`` is "header"). Multi-token
-    prediction layers, which most engines leave unloaded, are counted in and stand apart as "mtp".
-
-    ``tied_copy_bytes``: files of some tools hold the head of a tied model a second time. Loading drops the copy, and
-    whether there is one is known from the files only.
-    """
-
-    total_bytes: int
-    by_component: dict[str, int]
-    by_format: dict[str, int]
-    basis: Literal["header", "computed"]
-    source: Source
-    tied_copy_bytes: int = 0
-
-    @property
-    def loaded_bytes(self) -> int:
-        """What an engine without speculative decoding keeps: no prediction layers, no second head."""
-        return self.total_bytes - self.by_component.get("mtp", 0) - self.tied_copy_bytes
 
 
 class HeaderGroup(Protocol):
@@ -197,14 +181,27 @@ def stored_weights(shape: ModelShape, headers: HeaderSummary | None = None) -> S
     return _computed(shape, WeightLayout(shape))
 
 
-def weights_in_format(shape: ModelShape, format_: str | Format) -> StoredWeights:
-    """The weights as the tools of ``format_`` would write them from an unquantised model: a key of
-    ``calculator.precision``.
+def weights_in_format(shape: ModelShape, format_: str, *, imatrix: bool = False) -> StoredWeights:
+    """The weights as the tools of a format would write them from an unquantised model.
 
-    Raises ``PlanError`` ("format.unknown").
+    ``format_`` is a key of ``calculator.precision`` ("awq", "mlx:bits=6,group=32") or "gguf:" and a mix
+    ("gguf:Q4_K_M", for which ``imatrix`` says whether an importance matrix was used).
+
+    Raises ``PlanError`` ("format.unknown", "format.bad_parameter", "gguf.unknown_mix").
     """
-    chosen = weight_format(format_) if isinstance(format_, str) else format_
-    return _computed(shape, WeightLayout(shape, chosen))
+    if format_.strip().lower().startswith("gguf:"):
+        return mix_weights(shape, format_, imatrix=imatrix)
+    return _computed(shape, WeightLayout(shape, weight_format(format_)))
+
+
+def layout_of(shape: ModelShape, format_: str | None = None) -> WeightLayout | Mix:
+    """Who answers ``tensor_bytes(tensor, layer)`` for a shape: in its stored format when ``format_`` is None, else in
+    the named one. ``by_layer`` says whether layers of one kind may differ."""
+    if format_ is None:
+        return WeightLayout(shape)
+    if format_.strip().lower().startswith("gguf:"):
+        return Mix(shape, mix_name(format_))
+    return WeightLayout(shape, weight_format(format_))
 
 
 def _computed(shape: ModelShape, layout: WeightLayout) -> StoredWeights:

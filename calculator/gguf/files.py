@@ -1,0 +1,101 @@
+"""The GGUF files of a repository: which belong together, which mix each is, and which one is meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from calculator.base import Frozen
+from calculator.errors import HubAnswerError, PlanError
+
+_PART = re.compile(r"^(?P<stem>.*?)[-.](?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
+_MIX = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q[1-8](?:_(?:0|1|K|NL|XS|S|M|L|XL|XXS|XXL))*|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|F16|FP16|"
+    r"F32|FP32))(?=$|[-._/])",
+    re.IGNORECASE,
+)
+_NO_MODEL = re.compile(r"imatrix|(^|/)lora|adapter|vocab", re.IGNORECASE)
+_PREFERRED = (
+    "Q4_K_M", "UD-Q4_K_XL", "Q4_K_L", "Q4_K_S", "Q4_0", "IQ4_NL", "IQ4_XS", "MXFP4", "MXFP4_MOE", "Q5_K_M", "Q8_0",
+    "BF16", "F16",
+)  # fmt: skip
+_PROJECTOR_PREFERRED = ("F16", "BF16", "Q8_0", "F32")
+
+
+class GgufFile(Frozen):
+    """A model in one or several files. ``mix`` as its name says it ("" if it does not), ``size_bytes`` where the
+    repository states the sizes of all parts."""
+
+    mix: str
+    names: tuple[str, ...]
+    size_bytes: int | None = None
+    projector: bool = False
+
+
+def group_files(sizes: Mapping[str, int | None]) -> tuple[GgufFile, ...]:
+    """The models among a repository's files (name to size), parts put together in order; importance matrices,
+    adapters and files of other kinds are left out. Sets that lack a part raise ``HubAnswerError``
+    ("gguf.missing_part")."""
+    sets: dict[str, dict[int, str]] = {}
+    counts: dict[str, int] = {}
+    for name in sorted(sizes):
+        if not name.lower().endswith(".gguf") or _NO_MODEL.search(name):
+            continue
+        part = _PART.match(name)
+        stem = part["stem"] if part else name[: -len(".gguf")]
+        number, count = (int(part["number"]), int(part["count"])) if part else (1, 1)
+        sets.setdefault(stem, {})[number] = name
+        counts[stem] = count
+    return tuple(_whole(stem, parts, counts[stem], sizes) for stem, parts in sets.items())
+
+
+def _whole(stem: str, parts: Mapping[int, str], count: int, sizes: Mapping[str, int | None]) -> GgufFile:
+    missing = next((n for n in range(1, count + 1) if n not in parts), None)
+    if missing is not None:
+        raise HubAnswerError("gguf.missing_part", field=stem[-80:], part=missing, part_count=count)
+    names = tuple(parts[n] for n in sorted(parts))
+    stated = [sizes[name] for name in names]
+    known = [size for size in stated if size is not None]
+    return GgufFile(
+        mix=mix_of(stem),
+        names=names,
+        size_bytes=sum(known) if len(known) == len(stated) else None,
+        projector="mmproj" in stem.lower(),
+    )
+
+
+def mix_of(name: str) -> str:
+    """The mix that a file name states: "Llama-3-8B-Instruct.q4_k_m" is "Q4_K_M"; the last one counts."""
+    found = _MIX.findall(name)
+    return found[-1].upper().replace("FP16", "F16").replace("FP32", "F32") if found else ""
+
+
+def choose(files: Sequence[GgufFile], wanted: str | None = None) -> GgufFile:
+    """The file of a mix or of a (part of a) file name; without one, Q4_K_M, which llama.cpp takes too, or the nearest
+    to it that there is.
+
+    Raises ``PlanError`` ("gguf.no_such_file") with what there is, and ``HubAnswerError`` ("gguf.no_files").
+    """
+    models = [f for f in files if not f.projector]
+    if not models:
+        raise HubAnswerError("gguf.no_files")
+    if wanted:
+        text = wanted.strip().removeprefix("gguf:").lower().replace("-", "_")
+        for test in (lambda f: f.mix.lower().replace("-", "_") == text, lambda f: _named(f, wanted)):
+            found = [f for f in models if test(f)]
+            if found:
+                return found[0]
+        there = ", ".join(dict.fromkeys(f.mix or f.names[0] for f in models))
+        raise PlanError("gguf.no_such_file", field="weights", text=wanted[:80], candidates=there[:400])
+    by_mix = {f.mix: f for f in reversed(models)}
+    return next((by_mix[mix] for mix in _PREFERRED if mix in by_mix), models[0])
+
+
+def _named(file: GgufFile, wanted: str) -> bool:
+    return any(wanted.strip().lower() in name.lower() for name in file.names)
+
+
+def projector(files: Sequence[GgufFile]) -> GgufFile | None:
+    """The multimodal file that goes beside the model, 16 bit before other types; None where there is none."""
+    found = {f.mix: f for f in reversed([f for f in files if f.projector])}
+    return next((found[mix] for mix in _PROJECTOR_PREFERRED if mix in found), next(iter(found.values()), None))

@@ -1,0 +1,30 @@
+"""What is known of a model's weights in bytes, however it became known."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from calculator.base import Frozen
+from calculator.sources import Source
+
+
+class StoredWeights(Frozen):
+    """Weights of a whole model in bytes. ``by_component`` has the keys of ``ParameterCount`` and adds up to
+    ``total_bytes``, as does ``by_format`` (formats, or the files' dtypes where ``basis`` is "header"). Multi-token
+    prediction layers, which most engines leave unloaded, are counted in and stand apart as "mtp".
+
+    ``tied_copy_bytes``: files of some tools hold the head of a tied model a second time. Loading drops the copy, and
+    whether there is one is known from the files only.
+    """
+
+    total_bytes: int
+    by_component: dict[str, int]
+    by_format: dict[str, int]
+    basis: Literal["header", "computed"]
+    source: Source
+    tied_copy_bytes: int = 0
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What an engine without speculative decoding keeps: no prediction layers, no second head."""
+        return self.total_bytes - self.by_component.get("mtp", 0) - self.tied_copy_bytes
