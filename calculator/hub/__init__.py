@@ -1,0 +1,20 @@
+"""Models of the Hugging Face hub, or of whatever ``HF_ENDPOINT`` names: read, never downloaded."""
+
+from calculator.hub.address import Address, parse_address
+from calculator.hub.client import Limits, endpoint_from_environment
+from calculator.hub.headers import TensorGroup, WeightHeaders
+from calculator.hub.repository import Facts, HubModel, RepoFile, clear_cache, fetch_model
+
+__all__ = [
+    "Address",
+    "Facts",
+    "HubModel",
+    "Limits",
+    "RepoFile",
+    "TensorGroup",
+    "WeightHeaders",
+    "clear_cache",
+    "endpoint_from_environment",
+    "fetch_model",
+    "parse_address",
+]

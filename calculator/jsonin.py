@@ -1,0 +1,50 @@
+"""JSON from strangers: bounded in length and depth, and an object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from calculator.errors import NotAConfigError, TooLargeError
+
+LIMIT_BYTES = 2_000_000
+"""Ten times the largest published config.json known, whose per-module quantisation entries make its length."""
+DEEPEST = 24
+
+
+def parse_object(raw: str | bytes, field: str = "config", limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
+    """The JSON object of a text.
+
+    Raises ``TooLargeError`` ("json.too_large") and ``NotAConfigError``: "json.empty", "json.malformed" with line and
+    column, "json.not_object", "json.too_deep".
+    """
+    size = len(raw) if isinstance(raw, bytes) else len(raw.encode("utf-8", errors="surrogatepass"))
+    if size > limit_bytes:
+        raise TooLargeError("json.too_large", field=field, size_bytes=size, limit_bytes=limit_bytes)
+    if isinstance(raw, bytes):
+        raw = raw.decode("utf-8-sig", errors="replace")
+    raw = raw.removeprefix("\ufeff")
+    if not raw.strip():
+        raise NotAConfigError("json.empty", field=field)
+    try:
+        value = json.loads(raw)
+    except json.JSONDecodeError as error:
+        raise NotAConfigError("json.malformed", field=field, line=error.lineno, column=error.colno) from None
+    except RecursionError:
+        raise NotAConfigError("json.too_deep", field=field, limit_count=DEEPEST) from None
+    except ValueError:  # an integer of thousands of digits
+        raise NotAConfigError("json.malformed", field=field, line=1, column=1) from None
+    if not isinstance(value, dict):
+        raise NotAConfigError("json.not_object", field=field, found=type(value).__name__)
+    if _deeper_than(value, DEEPEST):
+        raise NotAConfigError("json.too_deep", field=field, limit_count=DEEPEST)
+    return value
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [c for v in level for c in (v.values() if isinstance(v, dict) else v if isinstance(v, list) else ())]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,197 @@
+"""From what a person gave to a model: a preset, an id or address of the hub, pasted JSON, a file, a shape by hand."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from calculator import hub
+from calculator.base import Frozen
+from calculator.errors import (
+    CalculatorError,
+    HubError,
+    ModelIdError,
+    ModelNotFoundError,
+    TooLargeError,
+)
+from calculator.hub.address import Address, parse_address
+from calculator.hub.headers import FolderFiles, WeightHeaders, read_headers
+from calculator.jsonin import LIMIT_BYTES, parse_object
+from calculator.model import read
+from calculator.model.shape import ModelShape
+from calculator.presets import Preset, find_preset, near, preset
+from calculator.text import Text, text
+
+Origin = Literal["preset", "hub", "pasted", "file", "manual"]
+
+
+class LoadedModel(Frozen):
+    """A model ready to be billed, and where it came from.
+
+    ``name`` is what to call it. ``id``, ``revision`` (as asked) and ``commit`` are the hub's; ``preset`` is the key of
+    a built-in one. ``config_json`` is the text that was read ("" for a shape made by hand). ``notes`` say what was
+    assumed, what could not be read, and why a preset stands in for the hub.
+    """
+
+    shape: ModelShape
+    origin: Origin
+    name: str
+    id: str | None = None
+    revision: str | None = None
+    commit: str | None = None
+    preset: str | None = None
+    config_json: str = ""
+    sidecar_json: str | None = None
+    headers: WeightHeaders | None = None
+    facts: hub.Facts | None = None
+    notes: tuple[Text, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[Text, ...]:
+        """Everything about this model that was not read but taken for granted."""
+        return (*self.notes, *self.shape.assumptions)
+
+
+def load(
+    written: str, *, revision: str | None = None, token: str | None = None, allow_local: bool = False
+) -> LoadedModel:
+    """The model of a preset key, hub id, hub address or JSON text, and of a path where ``allow_local`` says so.
+
+    The key of a preset needs no network. An id is asked of the hub; if the hub cannot give it and the model is built
+    in, the built-in copy stands in and a note says why.
+
+    Raises ``InputError``, ``ShapeError`` or ``HubError``.
+    """
+    wanted = written.strip()
+    if wanted.startswith("{"):
+        return load_text(written)
+    if allow_local and (path := _local_path(wanted)) is not None:
+        return load_path(path)
+    if revision is None and (built_in := find_preset(wanted)) is not None and built_in.key == wanted.lower():
+        return load_preset(built_in.key)
+    address = parse_address(wanted, hub.endpoint_from_environment())
+    if revision is not None:
+        address = Address(repo=address.repo, revision=revision)
+    try:
+        return load_hub(address, token=token)
+    except HubError as error:
+        built_in = find_preset(address.repo) if address.revision is None else None
+        if built_in is not None:
+            return _stand_in(built_in, address, error)
+        if isinstance(error, ModelNotFoundError) and "/" not in address.repo and (keys := near(address.repo)):
+            raise ModelNotFoundError(
+                "hub.not_found_near", field="model", id=address.repo, near=", ".join(keys)
+            ) from error
+        raise
+
+
+@cache
+def load_preset(key: str) -> LoadedModel:
+    """A built-in model. Raises ``ModelIdError`` ("preset.unknown")."""
+    found = preset(key)
+    return LoadedModel(
+        shape=read(found.config()),
+        origin="preset",
+        name=found.id,
+        id=found.id,
+        preset=found.key,
+        config_json=found.config_text(),
+    )
+
+
+def load_hub(address: str | Address, *, revision: str | None = None, token: str | None = None) -> LoadedModel:
+    """A model of the hub, without falling back on anything."""
+    return from_hub(hub.fetch_model(address, revision, token))
+
+
+def from_hub(model: hub.HubModel) -> LoadedModel:
+    """What was fetched, read into a shape."""
+    return LoadedModel(
+        shape=read(model.config, sidecar=model.sidecar),
+        origin="hub",
+        name=model.facts.repo,
+        id=model.facts.repo,
+        revision=model.address.revision,
+        commit=model.facts.commit,
+        config_json=model.config_json,
+        sidecar_json=model.sidecar_json,
+        headers=model.headers,
+        facts=model.facts,
+        notes=model.facts.notes,
+    )
+
+
+def load_text(
+    written: str | bytes, name: str = "config.json", origin: Literal["pasted", "file"] = "pasted"
+) -> LoadedModel:
+    """Pasted or uploaded JSON. Raises ``TooLargeError``, ``NotAConfigError`` or another ``ShapeError``."""
+    config = parse_object(written)
+    shown = config.get("_name_or_path")
+    if origin == "pasted" and isinstance(shown, str) and 0 < len(shown) <= 96 and shown.isprintable():
+        name = shown
+    return LoadedModel(
+        shape=read(config),
+        origin=origin,
+        name=name,
+        config_json=written.decode("utf-8-sig", errors="replace") if isinstance(written, bytes) else written,
+    )
+
+
+def load_path(path: Path) -> LoadedModel:
+    """A config.json, or a folder that holds one, with the headers of the weight files beside it.
+
+    Raises ``ModelIdError`` ("local.unreadable", "local.no_config") and as ``load_text``.
+    """
+    folder = path if path.is_dir() else path.parent
+    config = _read_file(folder / "config.json" if path.is_dir() else path)
+    if not path.is_dir():
+        return load_text(config, path.name, "file")
+    loaded = load_text(config, folder.resolve().name, "file")
+    sidecar_path = folder / "hf_quant_config.json"
+    sidecar = _read_file(sidecar_path) if sidecar_path.is_file() else None
+    headers, note = read_headers(FolderFiles(folder), sorted(p.name for p in folder.iterdir() if p.is_file()))
+    return loaded.model_copy(
+        update={
+            "shape": read(parse_object(config), sidecar=None if sidecar is None else parse_object(sidecar, "sidecar")),
+            "sidecar_json": None if sidecar is None else sidecar.decode("utf-8-sig", errors="replace"),
+            "headers": headers,
+            "notes": () if note is None else (note,),
+        }
+    )
+
+
+def load_shape(shape: ModelShape, name: str) -> LoadedModel:
+    """A shape made by hand."""
+    return LoadedModel(shape=shape, origin="manual", name=name)
+
+
+def _stand_in(built_in: Preset, address: Address, error: CalculatorError) -> LoadedModel:
+    note = text("lookup.preset_instead", id=address.repo, preset=built_in.id, reason=error.message)
+    return load_preset(built_in.key).model_copy(update={"name": address.repo, "notes": (note,)})
+
+
+def _local_path(written: str) -> Path | None:
+    """The path that a person on this machine means, or None for what can only be an id.
+
+    An id never starts with a dot, a slash or a tilde and never ends in .json; anything else is a path if it exists.
+    """
+    path = Path(written).expanduser()
+    if written.startswith((".", "/", "~")) or written.endswith(".json"):
+        if not path.exists():
+            raise ModelIdError("local.missing", field="model", path=written[:200])
+        return path
+    return path if path.exists() and (path.is_file() or (path / "config.json").is_file()) else None
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            body = file.read(LIMIT_BYTES + 1)
+    except FileNotFoundError:
+        raise ModelIdError("local.no_config", field="model", path=str(path.parent)) from None
+    except OSError:
+        raise ModelIdError("local.unreadable", field="model", path=str(path)) from None
+    if len(body) > LIMIT_BYTES:
+        raise TooLargeError("json.too_large", field="config", size_bytes=path.stat().st_size, limit_bytes=LIMIT_BYTES)
+    return body
