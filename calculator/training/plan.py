@@ -92,6 +92,9 @@ class TrainingPlan(Frozen):
     tiled_mlp: bool = False
     experts_impl: Literal["grouped_mm", "eager", "batched_mm"] | None = None
     outputs_held: bool | None = None
+    convert_outputs_fp32: bool = False
+    first_step: bool = False
+    gradients_kept: bool = False
     framework: Framework = "hf_trainer"
     framework_version: str | None = None
     torch_version: str | None = None
