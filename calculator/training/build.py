@@ -6,11 +6,13 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+from calculator.hardware import Gpu
 from calculator.model.shape import Attention, Block, LatentAttention, ModelShape, MoeMlp
 from calculator.training.decoder import decoder
 from calculator.training.dialect import dialect
 from calculator.training.layers import Layer, Shared
 from calculator.training.numerics import Numerics
+from calculator.training.optimizer import StepMemory
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe
@@ -40,6 +42,8 @@ class Compiled:
         self._adapters: dict[Any, tuple[tuple[int, ...], ...]] = {}
         self.units = units(shape)
         self.transient: dict[int, frozenset[int]] = {}
+        self.summands: dict[int, frozenset[int]] = {}
+        self.holds_entry = len(shape.embedding) == 1
         dim = max((rotary_dim(b) for b in shape.blocks), default=0)
         tables = 2 if shape.model_type in TWO_ROTARIES else 1
         self.buffers_bytes = 2 * tables * rounded(2 * dim) + (BLOCK if shape.embedding_scaled else 0)
@@ -69,7 +73,7 @@ class Compiled:
 
         return record(
             tape, run, (TOKENS, self.shape.hidden, residual), input_needs_grad=n.input_needs_grad, shared=tensors,
-            hold_input=first, boundary="checkpoints" if checkpoint else "activations",
+            hold_input=first and self.holds_entry, boundary="checkpoints" if checkpoint else "activations",
         )
 
     def adapters(self, index: int, n: Numerics) -> tuple[tuple[int, ...], ...]:
@@ -104,28 +108,33 @@ class Compiled:
         layer = self._writer(tape, n)
         shape = self.shape
         transient: list[int] = []
+        always: list[int] = []
         learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 else 0
 
         def run(_: list[Tensor]) -> list[Tensor]:
-            x = embed(layer, shape.vocab, positions=learned, scaled=shape.embedding_scaled, norm=shape.embedding_norm,
-                      dropout=shape.embedding_dropout)
+            x, summands = embed(layer, shape.vocab, positions=learned, scaled=shape.embedding_scaled,
+                                norm=shape.embedding_norm, dropout=shape.embedding_dropout)
             if shape.tied and n.trainable:
                 param = layer.params["embedding"]
                 param.waiting = tape.outside(ONE, param.tensor.width, n.small, role="gradients")
-            places = position_ids(tape, layer.dialect)
+                param.adds_in_place = n.autocast is not None
+            places = [] if learned else position_ids(tape)
             blocks = [shape.blocks[i] for i in sorted(set(shape.order))]
-            masks = [additive_mask(tape, x.dtype)] if n.attention == "eager" else []
+            masks = [additive_mask(tape, x.dtype) for _ in range(mask_kinds(shape))] if n.attention == "eager" else []
             if not masks and any(needs_mask(b, n) for b in blocks):
                 masks = [boolean_mask(tape)]
             tables: list[Tensor] = []
             dim = max((rotary_dim(b) for b in blocks), default=0)
             for _ in range(rotary_kinds(shape) if dim else 0):
                 tables += rotary_tables(tape, dim, x.dtype, layer.dialect)
-            transient.extend(t.storage.ident for t in (*places, *masks))
-            return [x, *places, *masks, *tables]
+            brief = [*summands, *places, *masks]
+            transient.extend(t.storage.ident for t in brief)
+            always.extend(t.storage.ident for t in summands)
+            return [x, *brief, *tables]
 
         found = self._templates[key] = record(tape, run, boundary=boundary)
         self.transient[id(found)] = frozenset(transient)
+        self.summands[id(found)] = frozenset(always)
         return found
 
     def head(self, n: Numerics, form: HeadForm, boundary: str) -> Template:
@@ -203,6 +212,14 @@ def shared_tensors(tape: Tape, shape: ModelShape, block: Block, n: Numerics) -> 
     return shared
 
 
+def mask_kinds(shape: ModelShape) -> int:
+    """How many masks a model makes: one, or one for windowed and one for full layers."""
+    return 2 if shape.model_type in TWO_MASKS else 1
+
+
+TWO_MASKS = ("gemma2", "gemma3_text", "gemma3", "gemma3n", "gemma3n_text", "gpt_oss", "cohere2")
+
+
 def rotary_kinds(shape: ModelShape) -> int:
     """How many pairs of rotary tables a model makes: one, or one for windowed and one for full layers (Gemma 3)."""
     if shape.model_type not in TWO_ROTARIES:
@@ -234,7 +251,7 @@ def row_counts(shape: ModelShape, plan: TrainingPlan) -> tuple[int, ...]:
     return tuple(rows)
 
 
-def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, *, scratch: bool) -> Numerics:
+def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *, scratch: bool) -> Numerics:
     """What of the plan the recordings depend on."""
     lora = plan.method in ("lora", "qlora", "dora")
     targets: frozenset[str] = frozenset()
@@ -254,14 +271,15 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, *, scratch: 
         weight=recipe.weight, small=recipe.small, autocast=recipe.autocast, trainable=not lora, rank=rank,
         targets=targets, adapter=recipe.adapter, adapter_dropout=plan.lora_dropout, dora=plan.method == "dora",
         quantised=quantised, attention=attention, masked=windowed and plan.attention == "sdpa",
-        dropout=plan.dropout, experts=plan.experts_impl or "grouped_mm", single=plan.micro_batch == 1, scratch=scratch,
+        dropout=plan.dropout, experts=plan.experts_impl or "grouped_mm",
+        cudnn=float(gpu.compute_capability or 0) >= 9, single=plan.micro_batch == 1, scratch=scratch,
     )
 
 
 def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
     return HeadForm(
         vocab=shape.vocab, norm=shape.final_norm, tied=shape.tied, softcap=shape.final_softcap, upcast=shape.loss_upcast,
-        kernel=plan.loss, outputs_held=bool(plan.outputs_held),
+        kernel=plan.loss, outputs_held=bool(plan.outputs_held), outputs_fp32=plan.convert_outputs_fp32,
     )
 
 
@@ -295,9 +313,10 @@ def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadFor
     keep_tables = bool(checkpoint) or any(unit.template.keeps_shared for unit in layers)
     entry = embedding.sizes[embedding.template.leaving]
     stages.append(Stage("forward", "final_norm", count + 1, last.between("", "returned")))
-    if not layers[0].template.keeps_input:
+    if book.holds_entry and not layers[0].template.keeps_input:
         stages.append(Stage("forward", "entry", count + 1, edit((boundary, -entry))))
-    leaving_early = [i for i in extras if not checkpoint and (i in transient or not keep_tables)]
+    summands = book.summands[id(embedding.template)]
+    leaving_early = [i for i in extras if i in summands or (not checkpoint and (i in transient or not keep_tables))]
     leaving_late = [i for i in extras if i not in leaving_early]
     if leaving_early:
         stages.append(Stage("forward", "tables", count + 1, gone(leaving_early)))
@@ -307,7 +326,9 @@ def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadFor
     for i, unit in enumerate([embedding, *layers, last]):
         if unit.exit.deltas:
             stages.append(Stage("forward", "exit", i, unit.exit))
-    stages.append(Stage("backward", "start", count + 1, edit(("backward_temporary", 512))))
+    if plan.grad_accum > 1:
+        stages.append(Stage("forward", "outputs", count + 1, edit(("logits_loss", BLOCK))))
+    stages.append(Stage("backward", "start", count + 1, edit(("backward_temporary", 2 * BLOCK))))
     stages.append(Stage("backward", "head", count + 1, last.backward))
     for i in range(count - 1, -1, -1):
         stages.append(Stage("backward", "layer", i + 1, layers[i].backward))
@@ -318,19 +339,38 @@ def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadFor
     elif layers[0].template.gradient_out >= 0:
         stages.append(Stage("backward", "entry_gradient", 0, edit(
             ("backward_temporary", -layers[0].sizes[layers[0].template.gradient_out]))))
+    ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if plan.grad_accum > 1 else [])
+    stages.append(Stage("backward", "end", 0, edit(*ended)))
     return stages
 
 
-def single_program(start: dict[str, int], shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm,
-                   temporary: int) -> Program:
+def single_program(
+    start: dict[str, int], shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm, memory: StepMemory
+) -> Program:
     """All of a step: micro-batches, then the optimizer."""
-    stages = micro_step(shape, plan, n, form)
+    kept = n._replace(grads_exist=True)
+    stages = micro_step(shape, plan, kept if plan.gradients_kept else n, form)
     if plan.grad_accum > 1:
-        stages += micro_step(shape, plan, n._replace(grads_exist=True), form)
+        stages += micro_step(shape, plan, kept, form)
     gradients = sum(stage.events.net_by_key.get("gradients", 0) for stage in stages)
-    stages.append(Stage("optimizer", "step", -1, edit(("optimizer_temporary", temporary), ("optimizer_temporary", -temporary))))
-    stages.append(Stage("optimizer", "zero", -1, edit(("gradients", -gradients))))
+    if plan.gradients_kept:
+        start = start | {"gradients": memory.gradients}
+    stages += optimizer_stages(plan, memory, 0 if plan.gradients_kept else gradients)
     return Program(start, tuple(stages))
+
+
+def optimizer_stages(plan: TrainingPlan, memory: StepMemory, gradients: int) -> list[Stage]:
+    """The step: states at the first one, gradients swapped for fp32 ones under a master copy, temporaries."""
+    changes: list[tuple[str, int]] = []
+    if plan.first_step:
+        changes.append(("optimizer_states", memory.states - memory.master))
+    if memory.wide_gradients:
+        changes += [("gradients", memory.wide_gradients), ("gradients", -gradients)]
+        gradients = memory.wide_gradients
+    if memory.temporary:
+        changes += [("optimizer_temporary", memory.temporary), ("optimizer_temporary", -memory.temporary)]
+    changes.append(("gradients", -gradients))
+    return [Stage("optimizer", "step", -1, edit(*changes))]
 
 
 def saved_layers(program: Program) -> int:

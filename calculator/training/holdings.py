@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from calculator.model.shape import ModelShape, Tensor
 from calculator.precision import weight_format
+from calculator.training.dialect import dialect
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import BYTES, Recipe, adapted
 from calculator.training.template import rounded
@@ -20,11 +21,13 @@ PACKED = {
 
 
 class Weight(NamedTuple):
-    """One parameter. ``packable``: a quantiser replaces it (a Linear's matrix inside a layer)."""
+    """One parameter. ``packable``: a quantiser replaces it (a Linear's matrix inside a layer); ``wide``: held in fp32
+    whatever the model's type."""
 
     dims: tuple[int, ...]
     packable: bool
     expert: bool = False
+    wide: bool = False
 
     @property
     def elements(self) -> int:
@@ -34,13 +37,14 @@ class Weight(NamedTuple):
 Weights = tuple[Weight, ...]
 
 
-def weights_of(tensors: tuple[Tensor, ...], *, packable: bool) -> Weights:
+def weights_of(tensors: tuple[Tensor, ...], *, packable: bool, wide_router: bool = False) -> Weights:
     found: list[Weight] = []
     for t in tensors:
         if t.fused:
             found.append(Weight((t.copies, *t.shape), False, t.component == "experts"))
         else:
-            found += [Weight(t.shape, packable and t.kind == "linear", t.component == "experts")] * t.copies
+            wide = wide_router and t.kind == "router"
+            found += [Weight(t.shape, packable and t.kind == "linear", t.component == "experts", wide)] * t.copies
     return tuple(found)
 
 
@@ -55,10 +59,11 @@ class Units(NamedTuple):
 
 
 def units(shape: ModelShape) -> Units:
+    wide = dialect(shape.model_type).router_fp32
     towers = tuple(w for tower in shape.towers for w in weights_of(tower.tensors, packable=False))
     return Units(
         embedding=weights_of(shape.embedding, packable=False),
-        blocks=tuple(weights_of(b.tensors, packable=True) for b in shape.blocks),
+        blocks=tuple(weights_of(b.tensors, packable=True, wide_router=wide) for b in shape.blocks),
         final=weights_of(shape.final, packable=False),
         head=() if shape.tied else weights_of(shape.head, packable=False),
         extra=towers + weights_of(shape.projector, packable=False),
@@ -79,5 +84,5 @@ def bytes_of(weights: Weights, plan: TrainingPlan, recipe: Recipe) -> int:
         if frozen and w.packable and plan.base_quant in PACKED:
             total += packed_bytes(plan.base_quant, w.dims)
         else:
-            total += rounded(int(w.elements * (item if w.packable or w.expert else small)))
+            total += rounded(int(w.elements * (4 if w.wide else item if w.packable or w.expert else small)))
     return total

@@ -16,7 +16,8 @@ class Numerics(NamedTuple):
     stored. ``masked``: an explicit attention mask is in use in windowed layers. ``grads_exist``: gradients of an earlier
     micro-batch are there, so new ones are added and freed. ``single``: the micro-batch is one sequence, which lets
     batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
-    Unsloth, fms-acceleration) in place of the written-out modules. ``shards``: tensor-parallel ranks.
+    Unsloth, fms-acceleration) in place of the written-out modules. ``cudnn``: SDPA takes cuDNN's kernel (compute capability 9 and up), which also serves heads whose keys and values
+    differ in size. ``shards``: tensor-parallel ranks.
     """
 
     weight: str = "bf16"
@@ -41,6 +42,7 @@ class Numerics(NamedTuple):
     fused_rope: bool = False
     input_needs_grad: bool = True
     scratch: bool = True
+    cudnn: bool = False
     shards: int = 1
     sequence_parallel: bool = False
 

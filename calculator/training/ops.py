@@ -487,15 +487,15 @@ def layer_norm(tape: Tape, x: Tensor, weight: Param | None, bias: Param | None) 
     return _finish(tape, out, node)
 
 
-def embedding(tape: Tape, table: Param, width: int, rows: int = TOKENS) -> Tensor:
-    """Rows of a table; its gradient is dense."""
+def embedding(tape: Tape, table: Param, width: int, rows: int = TOKENS, index: Tensor | None = None) -> Tensor:
+    """Rows of a table; its gradient is dense. ``index``: place numbers made for it, which are kept."""
     elements = table.tensor.width
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
         assert g[0] is not None
         return [tape.new(ONE, elements, g[0].dtype)]
 
-    node = tape.record("embedding", [table.tensor], backward, [])
+    node = tape.record("embedding", [table.tensor], backward, [index] if index is not None else [])
     return _finish(tape, tape.new(rows, width, table.tensor.dtype), node)
 
 

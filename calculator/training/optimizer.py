@@ -20,12 +20,16 @@ PAGED_FROM = 100_000
 
 
 class StepMemory(NamedTuple):
-    """``states``: held between steps; ``temporary``: highest within the step, over parameters, gradients and states;
-    ``gradients_in_step``: gradients while the optimizer runs (a recipe may swap them for fp32 ones)."""
+    """``states``: held between steps, ``master`` of them the fp32 weights; ``temporary``: highest within the step, over
+    parameters, gradients and states; ``gradients``: those of all trained tensors; ``wide_gradients``: the fp32 copies that
+    replace 16-bit gradients one by one while a master copy is updated; ``host_states``: states in host memory."""
 
     states: int
     temporary: int
     host_states: int = 0
+    master: int = 0
+    gradients: int = 0
+    wide_gradients: int = 0
 
 
 def _moments(plan: TrainingPlan) -> int:
@@ -62,7 +66,9 @@ def step_memory(tensors: Sequence[tuple[int, ...]], plan: TrainingPlan, recipe: 
         temporary = 2 * max(rounded(int(working * n)) for n in sizes)
     elif name == "muon":
         temporary = 4 * max(rounded(2 * n) for n in sizes)
-    return StepMemory(states + master, temporary)
+    gradients = sum(rounded(int(BYTES[recipe.gradient] * n)) for n in sizes)
+    wide = sum(rounded(4 * n) for n in sizes) if recipe.master and recipe.gradient != "fp32" else 0
+    return StepMemory(states + master, temporary, master=master, gradients=gradients, wide_gradients=wide)
 
 
 def _eight_bit(sizes: Sequence[int], *, paged: bool) -> StepMemory:

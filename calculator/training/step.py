@@ -83,9 +83,10 @@ def trained_tensors(book: Compiled, plan: TrainingPlan, n: Numerics) -> tuple[tu
 
 def before(made: Statics, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool) -> dict[str, int]:
     """Bytes by item that exist before a step begins, on a rank that holds everything."""
+    states = made.memory.master if plan.first_step else made.memory.states
     start = {
-        "parameters": made.parameters, "adapter_parameters": made.adapter_parameters,
-        "optimizer_states": made.memory.states, "inputs": 2 * rounded(8 * plan.micro_batch * plan.seq_len),
+        "parameters": made.parameters, "adapter_parameters": made.adapter_parameters, "optimizer_states": states,
+        "inputs": 2 * rounded(8 * plan.micro_batch * plan.seq_len),
     }
     if not tensors_only:
         start["kernel_workspace"] = overheads.cublas_workspace_bytes(gpu)
@@ -96,10 +97,10 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     """The step of the worst-loaded rank."""
     recipe = resolve(shape, plan)
     book = compiled(shape)
-    n = numerics(shape, plan, recipe, scratch=not tensors_only)
+    n = numerics(shape, plan, recipe, gpu, scratch=not tensors_only)
     made = statics(book, plan, recipe, n)
     start = before(made, plan, gpu, tensors_only=tensors_only)
-    program = single_program(start, shape, plan, n, head_form(shape, plan), made.memory.temporary)
+    program = single_program(start, shape, plan, n, head_form(shape, plan), made.memory)
     values: dict[str, Value | Text] = {
         "model_params": shape.parameters.total, "trained_params": made.trained_elements, "layers_count": shape.layers,
         "vocab_count": shape.vocab,

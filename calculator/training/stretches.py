@@ -59,17 +59,8 @@ def rotary_tables(tape: Tape, dim: int, dtype: str, dialect: Dialect) -> tuple[T
     return tuple(cast)
 
 
-def position_ids(tape: Tape, dialect: Dialect) -> list[Tensor]:
-    """Place numbers: a range and its shifted copy; OPT counts them from a mask."""
-    if dialect.positions_mask:
-        mask = tape.new(TOKENS, 1, "fp32")
-        total = tape.new(TOKENS, 1, "fp32")
-        product = tape.new(TOKENS, 1, "fp32")
-        less = tape.new(TOKENS, 1, "fp32")
-        del product
-        places = tape.new(TOKENS, 1, "int64")
-        del total, less
-        return [mask, places]
+def position_ids(tape: Tape) -> list[Tensor]:
+    """Place numbers: a range and its shifted copy."""
     first = tape.new(SEQ, 1, "int64")
     places = tape.new(SEQ, 1, "int64")
     del first
@@ -81,17 +72,37 @@ def boolean_mask(tape: Tape) -> Tensor:
     return tape.new(SCORES, 1, "bool")
 
 
-def embed(layer: Layer, vocab: int, *, positions: int = 0, norm: str = "none", scaled: bool = False, dropout: float = 0.0
-          ) -> Tensor:
-    """Token rows, plus learned positions, a scale (Gemma) or a norm (BERT) where the model has them."""
+def embed(
+    layer: Layer, vocab: int, *, positions: int = 0, norm: str = "none", scaled: bool = False, dropout: float = 0.0
+) -> tuple[Tensor, list[Tensor]]:
+    """Token rows, plus learned positions, a scale (Gemma) or a norm (BERT) where the model has them; and the summands, which
+    the model's forward holds to its end."""
     tape, n = layer.tape, layer.numerics
     x = ops.embedding(tape, layer.param("embedding", vocab * layer.hidden, n.small), layer.hidden)
+    summands: list[Tensor] = []
     if scaled:
         x = ops.scale(tape, x)
     if positions:
-        x = ops.add(tape, x, ops.embedding(tape, layer.param("positions", positions * layer.hidden, n.small), layer.hidden, SEQ))
+        index, rows = place_numbers(tape, layer.dialect)
+        table = layer.param("positions", positions * layer.hidden, n.small)
+        place = ops.embedding(tape, table, layer.hidden, rows, index)
+        del index
+        summands = [x, place]
+        x = ops.add(tape, x, place)
     x = layer.norm(x, norm, "embedding_norm")
-    return ops.dropout(tape, x, dropout if n.dropout is None else n.dropout)
+    return ops.dropout(tape, x, dropout if n.dropout is None else n.dropout), summands
+
+
+def place_numbers(tape: Tape, dialect: Dialect) -> tuple[Tensor, int]:
+    """Indices of learned positions: a range for all sequences, or (OPT) counted from a mask of each."""
+    if not dialect.positions_mask:
+        return position_ids(tape)[0], SEQ
+    total = tape.new(TOKENS, 1, "fp32")
+    places = tape.new(TOKENS, 1, "int64")
+    del total
+    shifted = tape.new(TOKENS, 1, "int64")
+    del places
+    return shifted, TOKENS
 
 
 def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], marks: dict[str, int]) -> Tensor:

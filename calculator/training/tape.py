@@ -104,9 +104,9 @@ class Tensor:
 
 class Param:
     """A weight: it exists before the step, so the tape writes nothing for it but its gradient. ``waiting``: a tied weight's
-    gradient from its other use, which the engine adds out of place."""
+    gradient from its other use, which the engine adds out of place unless a cast made it (``adds_in_place``)."""
 
-    __slots__ = ("dims", "grad", "grad_exists", "name", "tensor", "waiting")
+    __slots__ = ("adds_in_place", "dims", "grad", "grad_exists", "name", "tensor", "waiting")
 
     def __init__(
         self, name: str, elements: int, dtype: str, trainable: bool, grad_exists: bool = False,
@@ -117,6 +117,7 @@ class Param:
         self.grad: Tensor | None = None
         self.grad_exists = grad_exists
         self.waiting: Tensor | None = None
+        self.adds_in_place = False
         self.tensor = Tensor(Storage(None, -1, ONE, elements * ITEM_BYTES[dtype], "", "parameters"), ONE, elements, dtype)
         self.tensor.param = self
         if trainable:
@@ -412,7 +413,10 @@ class Tape:
         if grad is None:
             return
         if param.waiting is not None:
-            grad = self.new(grad.rows, grad.width, grad.dtype)
+            if param.adds_in_place:
+                grad = param.waiting
+            else:
+                grad = self.new(grad.rows, grad.width, grad.dtype)
             param.waiting = None
         if param.grad_exists:
             return
