@@ -20,10 +20,11 @@ def n_embd_sizes(cfg: Config) -> Sizes:
 
 
 def multi_head(cfg: Config, size: Sizes, *, fused: bool, bias: bool, dropout: float, rotary: str = "none",
-               qk_norm: str = "none") -> Attention:
+               rotary_dim: int | None = None, qk_norm: str = "none") -> Attention:
     return Attention.model_validate({
         "heads": size.heads, "kv_heads": size.kv_heads, "head_dim": size.head_dim, "v_head_dim": size.head_dim,
-        "bias": bias, "fused_qkv": fused, "rotary": rotary, "dropout": dropout, "qk_norm": qk_norm})
+        "bias": bias, "fused_qkv": fused, "rotary": rotary, "rotary_dim": rotary_dim,
+        "dropout": dropout, "qk_norm": qk_norm})
 
 
 def probability(cfg: Config, *keys: str, default: float = 0.0) -> float:
@@ -116,8 +117,10 @@ def codegen(cfg: Config) -> ModelShape:
 def _gptj(cfg: Config, fused: bool) -> ModelShape:
     """One norm, attention and MLP in parallel, no bias in attention, a bias in the head."""
     size = n_embd_sizes(cfg)
-    rotary = "partial" if cfg.optional_int("rotary_dim") else "full"
-    mixer = multi_head(cfg, size, fused=fused, bias=False, dropout=probability(cfg, "attn_pdrop"), rotary=rotary)
+    turned = cfg.optional_int("rotary_dim")
+    mixer = multi_head(
+        cfg, size, fused=fused, bias=False, dropout=probability(cfg, "attn_pdrop"),
+        rotary="partial" if turned else "full", rotary_dim=turned)
     mlp = plain(cfg, n_inner(cfg, size), "activation_function", default="gelu_new")
     names = AttentionNames("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj", "attn.qkv_proj")
     blocks, order = uniform(
@@ -132,9 +135,10 @@ def _gptj(cfg: Config, fused: bool) -> ModelShape:
 def gpt_neox(cfg: Config) -> ModelShape:
     size = sizes(cfg, kv=(), head_dim=())
     bias = cfg.flag("attention_bias", default=True)
+    share = cfg.number("rotary_pct", "partial_rotary_factor", default=0.25)
     mixer = multi_head(
         cfg, size, fused=True, bias=bias, dropout=probability(cfg, "attention_dropout", "attention_probs_dropout_prob"),
-        rotary="full" if cfg.number("rotary_pct", "partial_rotary_factor", default=0.25) >= 1 else "partial")
+        rotary="full" if share >= 1 else "partial", rotary_dim=int(size.head_dim * share))
     mlp = plain(cfg, cfg.integer("intermediate_size"), default="gelu")
     blocks, order = uniform(
         cfg, size, mixer, mlp, AttentionNames(qkv="attention.query_key_value", o="attention.dense"),

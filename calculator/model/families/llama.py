@@ -69,6 +69,18 @@ def switch(cfg: Config, value: Switch, default: bool = False) -> bool:
     return cfg.flag(value, default=default) if isinstance(value, str) else value
 
 
+_PARTIAL = {"phi": 0.5, "stablelm": 0.25, "nemotron": 0.5, "glm": 0.5, "glm4": 0.5}
+"""Share of a head that rotary embedding turns where the config does not say (defaults of the configuration classes)."""
+
+
+def rotary_dim(cfg: Config, kind: str, head_dim: int) -> int | None:
+    """How much of a head partial rotary embedding turns."""
+    if kind != "partial":
+        return None
+    default = _PARTIAL.get(cfg.string("model_type", default=""), 1.0)
+    return int(head_dim * cfg.number("partial_rotary_factor", "rope_pct", "rotary_percent", default=default))
+
+
 def read_dialect(cfg: Config, d: Dialect) -> ModelShape:
     """A decoder of one attention kind and one dense MLP in every layer."""
     size = sizes(
@@ -90,7 +102,9 @@ def read_dialect(cfg: Config, d: Dialect) -> ModelShape:
     def make(window: int | None) -> Block:
         mixer = Attention(
             heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim, v_head_dim=size.head_dim,
-            window=window, qk_norm=qk_norm, bias=qkv_bias, fused_qkv=d.fused_qkv, rotary=d.rotary, softcap=capped,
+            window=window, qk_norm=qk_norm, bias=qkv_bias, fused_qkv=d.fused_qkv, rotary=d.rotary,
+            rotary_dim=rotary_dim(cfg, d.rotary, size.head_dim),
+            softcap=capped,
             dropout=dropout)
         tensors = (
             *attention(mixer, size.hidden, d.names, out_bias=out_bias, norm_kind=d.norm, norm_bias=d.norm_bias),
