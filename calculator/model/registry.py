@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from calculator.model.config import Config
-from calculator.model.families import chat, gpt, linear, llama, moe, single, ssm
+from calculator.model.families import chat, composite, gpt, linear, llama, moe, single, ssm
 from calculator.model.shape import ModelShape
 
 Reader = Callable[[Config], ModelShape]
@@ -53,3 +53,6 @@ READERS: dict[str, Reader] = {
     "nemotron-nas": single.nemotron_nas,
     "deepseek_v4": single.deepseek_v4,
 }
+
+for _name, _read in composite.COMPOSITES.items():
+    READERS[_name] = partial(_read, readers=READERS)

@@ -159,7 +159,8 @@ def read_mixture(cfg: Config, d: Mixture) -> ModelShape:
     kinds = list(zip(sparse, d.windows(cfg, size.layers), heads, indexed, strict=True))
     blocks, order = stack(kinds, make)
     extra = mtp_layers(cfg) if d.mtp_copies is not None else 0
-    mtp = deepseek_mtp(size, blocks[order[-1]], extra, copies=bool(d.mtp_copies)) if extra else ()
+    mtp = deepseek_mtp(
+        size, make(sparse[-1], None, heads[-1], d.indexer), extra, copies=bool(d.mtp_copies)) if extra else ()
     return assemble(
         cfg, size, blocks, order, tie=tied(cfg, d.tie), norm_kind=d.norm, mtp=mtp, mtp_layers=extra,
         head_bias=bool(d.head_bias_key) and cfg.flag(d.head_bias_key))
@@ -204,7 +205,7 @@ MIXTURES: dict[str, Mixture] = {
     "deepseek_v3": DEEPSEEK_V3,
     "kimi_k2": DEEPSEEK_V3,
     "deepseek_v32": replace(DEEPSEEK_V3, indexer=True),
-    "glm_moe_dsa": replace(DEEPSEEK_V3, indexer=True),
+    "glm_moe_dsa": replace(DEEPSEEK_V3, indexer=True, mtp_copies=False),
     "glm4_moe_lite": DEEPSEEK_V3,
     "mistral4": DEEPSEEK,
     "glm4_moe": GLM4_MOE,

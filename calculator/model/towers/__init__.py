@@ -1,0 +1,1 @@
+"""Encoders beside the language model: vision and audio towers, and the projectors behind them."""
