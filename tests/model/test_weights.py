@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from calculator.errors import PlanError
 from calculator.model import read
-from calculator.model.shape import ModelShape, Quantization
+from calculator.model.shape import ModelShape, Quantization, Tensor
 from calculator.model.weights import (
     WeightLayout,
     every_tensor,
@@ -53,6 +54,35 @@ def test_computed_weights_are_within_half_a_percent_of_the_published_files(row: 
         assert shape.tied
         computed += 2 * shape.vocab * shape.hidden
     assert computed == pytest.approx(published, rel=0.005), row["url"]
+
+
+ELEMENTS = json.loads((Path(__file__).parents[1] / "data" / "weights" / "elements.json").read_text())["rows"]
+
+
+@pytest.mark.parametrize("row", ELEMENTS, ids=lambda row: row["repo"])
+def test_exclusions_leave_exactly_the_published_number_of_stored_elements(row: dict[str, Any]) -> None:
+    """The hub counts what the files store: weights, scales and all. One wrongly packed module shifts the count by its
+    scales or by half its weights; what is left over are single numbers and short vectors beside the weights (global
+    and cache scales, router biases)."""
+    shape = read(row["config"], sidecar=row.get("sidecar"))
+    layout = WeightLayout(shape)
+    total = sum(n * t.copies * stored_elements(layout, t, layer) for t, layer, n, _ in every_tensor(shape))
+    assert total == pytest.approx(row["elements"], rel=1.5e-6)
+
+
+def stored_elements(layout: WeightLayout, tensor: Tensor, layer: int | None) -> int:
+    """Numbers in the file for one copy of a tensor: fp8 weights or pairs of fp4 ones, and their scales."""
+    form = layout.format(tensor, layer)
+    *matrices, rows, columns = (1, 1, *tensor.shape)
+    if form.plain:
+        return prod(tensor.shape)
+    scales = {
+        "fp8": 2,
+        "fp8_channel": rows,
+        "fp8_block": -(-rows // 128) * -(-columns // 128),
+        "nvfp4": rows * columns // 16,
+    }[form.key]
+    return prod(matrices) * (rows * columns // (2 if form.key == "nvfp4" else 1) + scales)
 
 
 def test_the_published_files_cover_many_formats() -> None:
