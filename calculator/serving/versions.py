@@ -13,7 +13,7 @@ from calculator.sources import Source
 T = TypeVar("T")
 Version = tuple[int, int, int]
 
-_NUMBER = re.compile(r"v?(\d{1,6})(?:\.(\d{1,6}))?(?:\.(\d{1,6}))?(?:[.\-+]?[a-z0-9.+\-]*)?", re.IGNORECASE)
+_NUMBER = re.compile(r"v?(\d{1,6})(?:\.(\d{1,6}))?(?:\.(\d{1,6}))?(?:[.\-+]?[a-z][a-z0-9.+\-]*)?", re.IGNORECASE)
 
 
 def parse(written: str) -> Version:

@@ -133,11 +133,11 @@ def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: 
     specs = layer_specs(shape, layers, split.tp, form)
     latent = next((b.mixer for b in shape.blocks if isinstance(b.mixer, LatentAttention)), None)
     version = chosen.version
-    if latent is not None and version < MLA_BACKEND:
+    if latent is not None and (version < MLA_BACKEND or plan.mla is False):
         specs = {Spec("full", latent.heads // split.tp * 2 * form.vector_bytes(256)): len(layers)}
     block = plan.block_size or _block(latent, rules.capability_of(gpu), version)
     return lay_out(
-        specs, cache_rules(version, chosen.runner), block=block,
+        specs, cache_rules(version, chosen.runner, hybrid=plan.hybrid_kv_cache_manager is not False), block=block,
         in_flight=_in_flight(chosen, split), state_pages=chosen.state_pages, state_alignment=16, dcp=split.dcp,
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from calculator.errors import PlanError
 from calculator.serving.cache import Spec
 from calculator.serving.split import ceil_div
 from calculator.serving.versions import Version
@@ -109,11 +110,12 @@ class CacheRules:
     line: str
 
 
-def cache_rules(version: Version, runner: str) -> CacheRules:
-    """Rules of a release; ranges as read in the releases named in the module's sources."""
+def cache_rules(version: Version, runner: str, *, hybrid: bool = True) -> CacheRules:
+    """Rules of a release; ranges as read in the releases named in the module's sources. ``hybrid`` False: the manager
+    of unlike groups is off, so windows are charged as full attention."""
     slack = 1.5 if version >= (0, 18, 0) else 1.25 if version >= (0, 12, 0) else 0.0
     return CacheRules(
-        window_credit=runner != "v0" and version >= (0, 9, 0),
+        window_credit=hybrid and runner != "v0" and version >= (0, 9, 0),
         group_slack=slack,
         unify_pages=version >= (0, 12, 0),
         line="requests" if version >= (0, 21, 0) else "groups",
@@ -133,7 +135,8 @@ def lay_out(
     """Cut the layers of one rank into groups.
 
     ``specs`` counts layers by what they cache; ``block`` is the block size in tokens, ``state_alignment`` the multiple
-    to which a block is enlarged so that its page holds a state.
+    to which a block is enlarged so that its page holds a state. Raises ``PlanError`` ("serving.unequal_pages") where
+    the release takes no windows and full layers of different size.
     """
     attention = {spec: n for spec, n in specs.items() if spec.kind != "state"}
     states = {spec: n for spec, n in specs.items() if spec.kind == "state"}
@@ -147,6 +150,8 @@ def lay_out(
         only = next(iter(attention), Spec("full"))
         groups = [Group(only.kind, 1, block, only.window)]
         return VllmCache(page, tuple(groups), block, token_bytes, state_bytes, in_flight, state_pages, rules.line, dcp)
+    if not rules.unify_pages and not states and len({spec.token_bytes for spec in attention}) > 1:
+        raise PlanError("serving.unequal_pages", field="engine_version")
     if states and attention:
         largest_state = max(spec.state_bytes for spec in states)
         smallest = min(spec.token_bytes for spec in attention)

@@ -1,0 +1,243 @@
+"""The other engines against printed lines and their own identities."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calculator.bill import ServingFigures
+from calculator.errors import PlanError
+from calculator.hardware import Gpu, find, resolve
+from calculator.model.shape import ModelShape
+from calculator.precision import kv_format
+from calculator.serving import bill, start
+from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tgi, transformers
+from calculator.serving.engines.gguf import place
+from calculator.serving.plan import ServingPlan
+from tests.serving.shapes import llama
+from validation.models import shape_of
+
+GIB, MIB = 2**30, 2**20
+SHAPE = llama()
+H100 = find("h100-80gb-sxm")
+
+
+def figures(shape: ModelShape, plan: ServingPlan, gpu: Gpu = H100) -> ServingFigures:
+    serving = bill(shape, plan, gpu).serving
+    assert serving is not None
+    return serving
+
+
+# ------------------------------------------------------------------------------------------------- TensorRT-LLM
+
+# Free memory before the pool, fraction, pool in GiB and tokens as printed (https://nvidia.github.io/TensorRT-LLM,
+# memory page, and public log files).
+POOLS = [
+    ("meta-llama/Llama-2-7b-hf", "fp8", 64, 0.9, 70.48, 63.44, 259_840),
+    ("meta-llama/Llama-3.1-8B-Instruct", "fp8", 32, 0.9, 17.83, 16.05, 263_008),
+    ("Qwen/Qwen2.5-1.5B-Instruct", "fp16", 32, 0.45, 16.25, 7.31, 273_792),
+    ("Qwen/Qwen2.5-0.5B-Instruct", "fp16", 32, 0.25, 8.73, 2.18, 190_656),
+]
+
+
+@pytest.mark.parametrize(("model", "cache", "block", "fraction", "free", "pool", "tokens"), POOLS)
+def test_tensorrt_llm_takes_a_fraction_of_what_is_free(
+    model: str, cache: str, block: int, fraction: float, free: float, pool: float, tokens: int
+) -> None:
+    plan = ServingPlan.model_validate(
+        {"engine": "tensorrt_llm", "kv_cache_dtype": cache, "memory_fraction": fraction, "block_size": block,
+         "free_memory_bytes": int(free * GIB), "max_model_len": 2048}
+    )  # fmt: skip
+    serving = figures(shape_of(model), plan)
+    assert serving.kv_pool_bytes / GIB == pytest.approx(pool, rel=0.002)
+    assert serving.kv_tokens == pytest.approx(tokens, rel=0.002)
+
+
+# ------------------------------------------------------------------------------------------------------- SGLang
+
+
+@pytest.mark.parametrize(
+    ("version", "gib", "tp", "expected"),
+    [
+        ((0, 4, 4), 80, 1, 0.88), ((0, 4, 4), 80, 2, 0.87), ((0, 4, 4), 80, 4, 0.85), ((0, 4, 4), 80, 8, 0.81),
+        # 512 + 1.5 x 8192 + 2 x 256 + 128 MiB = 13,440 MiB of 81,920.
+        ((0, 5, 4), 80, 1, round(1 - 13_440 / 81_920, 3)),
+        # 9.5 + 0.5 GiB of 80.
+        ((0, 4, 8), 80, 1, 0.875),
+    ],
+)  # fmt: skip
+def test_sglang_default_fraction(version: tuple[int, int, int], gib: int, tp: int, expected: float) -> None:
+    plan = ServingPlan(engine="sglang", tp=tp, n_gpus=tp)
+    total = gib * GIB
+    chunk, batch = sglang.chunk_size(version, total), sglang.graph_batch(version, total, tp)
+    assert sglang.default_fraction(version, total, plan, chunk, batch) == pytest.approx(expected)
+
+
+@given(st.floats(0.2, 0.95), st.integers(20, 79))
+def test_sglang_static_share_is_weights_and_pool(fraction: float, free_after: int) -> None:
+    plan = ServingPlan(engine="sglang", memory_fraction=fraction, free_memory_bytes=free_after * GIB, max_model_len=4096)
+    begun = start(SHAPE, plan, H100)
+    before = free_after * GIB + begun.weights.span.value
+    # The published identity: pool = free after loading - (1 - fraction) x free before.
+    assert begun.pool.value == pytest.approx(free_after * GIB - (1 - fraction) * before, abs=2)
+
+
+def test_sglang_state_slots() -> None:
+    shape = shape_of("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
+    plan = ServingPlan(engine="sglang", tp=4, n_gpus=4, max_num_seqs=8, max_model_len=8192)
+    # Printed: 0.10 GB of states with eight slots on each of four ranks.
+    assert figures(shape, plan, find("rtx-4090-24gb")).state_bytes / GIB == pytest.approx(0.10, rel=0.05)
+
+
+def test_sglang_graph_sizes() -> None:
+    assert sglang.graph_sizes(8) == [1, 2, 4, 8]
+    assert sglang.graph_sizes(160)[-1] == 160
+    assert len(sglang.graph_sizes(512)) == 5 + 31 + 15 + 1
+
+
+# ---------------------------------------------------------------------------------------------------- llama.cpp
+
+
+def test_llama_cpp_cells_of_windows_as_printed() -> None:
+    # Gemma-4-12B at 262,144 with q8_0: full 2,281,701,376 bytes, windows 1,536 cells, 267,386,880 bytes
+    # (https://github.com/unslothai/unsloth/issues/10489). gpt-oss-20b at 131,072: 768 cells, 18,874,368 bytes.
+    shape = shape_of("openai/gpt-oss-20b")
+    plan = ServingPlan(engine="llama_cpp", max_model_len=131_072, max_num_seqs=1, n_ubatch=512, weights="gguf:MXFP4")
+    serving = figures(shape, plan)
+    assert (serving.kv_full_bytes, serving.kv_swa_bytes) == (3 * GIB, 18_874_368)
+
+
+@pytest.mark.parametrize(
+    ("slots", "unified", "expected"),
+    [(1, True, 1536), (4, True, 4 * 1024 + 512 + 0), (4, False, 4 * 1536)],
+)  # fmt: skip
+def test_llama_cpp_window_cells_by_slots(slots: int, unified: bool, expected: int) -> None:
+    cache = llama_cpp.CellCache((llama_cpp.Layer(1, 1024),), 32_768, slots, 512, unified, False, 9000)
+    assert cache.window_cells(1024, 32_768, slots) == -(-expected // 256) * 256
+
+
+def test_llama_cpp_before_windows_were_credited() -> None:
+    cache = llama_cpp.CellCache((llama_cpp.Layer(1, 1024),), 32_768, 1, 512, True, False, 4000)
+    assert cache.window_cells(1024, 32_768, 1) == 32_768
+
+
+@given(st.integers(1, 200_000), st.integers(1, 16), st.integers(1, 8192), st.booleans())
+def test_llama_cpp_windows_never_take_more_than_full_layers(context: int, slots: int, window: int, unified: bool) -> None:
+    cache = llama_cpp.CellCache((llama_cpp.Layer(1, window),), context, slots, 512, unified, False, 9000)
+    full, streams = cache.cells(context, slots)
+    assert cache.window_cells(window, context, slots) <= full
+    assert full >= context
+    assert full % (256 * streams) == 0
+
+
+def test_llama_cpp_loads_the_file_less_the_embedding() -> None:
+    # Printed for Llama-2-7B Q4_K_M: 3,820.93 MiB on the card, 70.31 MiB on the host.
+    shape = shape_of("meta-llama/Llama-2-7b-hf")
+    (placement,) = place(shape, ServingPlan(weights="gguf:Q4_K_M"), None, head_counts=True)
+    assert placement.weights_bytes / MIB == pytest.approx(3820.93, abs=0.1)
+    assert placement.host_bytes / MIB == pytest.approx(70.31, abs=0.1)
+
+
+@given(st.integers(0, 33), st.integers(1, 4), st.booleans())
+def test_llama_cpp_layers_are_on_one_card_or_on_the_host(offloaded: int, cards: int, head_counts: bool) -> None:
+    plan = ServingPlan(weights="gguf:Q8_0", n_gpu_layers=offloaded, n_gpus=cards)
+    placed = place(SHAPE, plan, None, head_counts=head_counts)
+    everything = place(SHAPE, ServingPlan(weights="gguf:Q8_0"), None, head_counts=head_counts)[0]
+    layers = [layer for p in placed for layer in p.layers]
+    assert layers == sorted(set(layers))
+    assert layers == list(range(32 - len(layers), 32))
+    total = everything.weights_bytes + everything.host_bytes
+    assert sum(p.weights_bytes for p in placed) + placed[0].host_bytes == total
+    assert sum(p.head for p in placed) == int(offloaded == 33 or (head_counts and offloaded > 0))
+
+
+def test_tied_embeddings_stand_twice() -> None:
+    tied = llama(tie_word_embeddings=True)
+    (placement,) = place(tied, ServingPlan(weights="fp16"), None, head_counts=True)
+    assert placement.host_bytes == 128_256 * 4096 * 2
+    (untied,) = place(SHAPE, ServingPlan(weights="fp16"), None, head_counts=True)
+    assert placement.weights_bytes == untied.weights_bytes
+
+
+def test_old_releases_expand_the_latent() -> None:
+    # DeepSeek-R1 in Ollama 0.5: 4,997,120 bytes a token (https://github.com/ollama/ollama/issues/8447).
+    rows = llama_cpp.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("fp16"), latent=False)
+    assert sum(row.row_bytes for row in rows) == 4_997_120
+    rows = llama_cpp.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("q8_0"))
+    assert sum(row.row_bytes for row in rows) == 37_332
+
+
+def test_state_is_kept_in_fp32() -> None:
+    # Qwen3.6-27B: 149.625 MiB a slot (https://github.com/lmstudio-ai/lmstudio-bug-tracker/issues/1862).
+    plan = ServingPlan(engine="llama_cpp", max_model_len=4096, max_num_seqs=4, weights="gguf:Q4_K_M")
+    serving = figures(shape_of("Qwen/Qwen3.6-27B"), plan)
+    assert serving.state_bytes_per_sequence == 156_893_184
+    assert serving.state_bytes == 4 * 156_893_184
+
+
+@pytest.mark.parametrize("written", ["b123456789", "master", ""])
+def test_builds_that_are_no_number_are_refused(written: str) -> None:
+    with pytest.raises(PlanError):
+        llama_cpp.build_of(written)
+
+
+@pytest.mark.parametrize(
+    ("version", "gib", "context"),
+    [((0, 5, 4), 80, 2048), ((0, 10, 0), 80, 4096), ((0, 16, 0), 80, 262_144), ((0, 16, 0), 24, 32_768), ((0, 30, 0), 8, 4096)],
+)  # fmt: skip
+def test_ollama_default_context(version: tuple[int, int, int], gib: int, context: int) -> None:
+    assert ollama.default_context(version, gib * GIB) == context
+
+
+# -------------------------------------------------------------------------------- LMDeploy, TGI, transformers
+
+
+def test_lmdeploy_blocks() -> None:
+    # InternVL2.5-8B on A100 80 GB: 6,214 blocks of 64 tokens, 8 MiB each, in 48.55 GiB
+    # (https://github.com/InternLM/lmdeploy/issues/3411).
+    plan = ServingPlan(engine="lmdeploy", engine_version="0.7", max_model_len=8192)
+    begun = start(SHAPE, plan, find("a100-80gb-sxm4"))
+    assert begun.cache.needed(1, 64) == 8 * MIB
+    assert begun.cache.tokens(int(48.55 * GIB), 8192) == 6214 * 64
+    assert lmdeploy.batch_size(find("a100-80gb-sxm4")) == 384
+
+
+def test_lmdeploy_fraction_of_total_before_of_free() -> None:
+    card = resolve("custom", 40 * GIB)
+    old = start(SHAPE, ServingPlan(engine="lmdeploy", engine_version="0.2.1", max_model_len=4096), card)
+    assert old.pool.value == 20 * GIB
+    new = start(SHAPE, ServingPlan(engine="lmdeploy", engine_version="0.4.0", max_model_len=4096,
+                                   free_memory_bytes=10 * GIB), card)  # fmt: skip
+    assert new.pool.value == 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("2.2", 0.95 * 10), ("2.4", 0.90 * 10), ("3.0", 10 - 0.1 * 80)],
+)
+def test_tgi_room(version: str, expected: float) -> None:
+    plan = ServingPlan(engine="tgi", engine_version=version, free_memory_bytes=10 * GIB, max_model_len=4096)
+    begun = start(SHAPE, plan, resolve("custom", 80 * GIB))
+    assert begun.pool.value / GIB == pytest.approx(expected, abs=0.01)
+    assert tgi.NEWEST >= (3, 3, 7)
+
+
+def test_generate_before_only_the_last_logits_were_made() -> None:
+    plan = ServingPlan(engine="transformers", engine_version="4.44.2", context_tokens=4096, concurrency=1)
+    old = start(SHAPE, plan, H100).activation.span.value
+    new = start(SHAPE, plan.model_copy(update={"engine_version": "4.51.3"}), H100).activation.span.value
+    assert old == 4096 * 128_256 * 6
+    assert new < old / 2
+
+
+def test_generate_caches_expanded_heads() -> None:
+    shape = shape_of("deepseek-ai/DeepSeek-V2-Lite-Chat")
+    cache = start(shape, ServingPlan(engine="transformers", context_tokens=64, concurrency=1), H100).cache
+    assert cache.bytes_per_token == 27 * 16 * (192 + 128) * 2
+    assert isinstance(cache, transformers.Batch)
+
+
+@given(st.integers(1, 32), st.integers(1, 8192))
+def test_generate_need_is_linear_in_the_batch(requests: int, context: int) -> None:
+    plan = ServingPlan(engine="transformers", context_tokens=context, concurrency=requests)
+    cache = start(SHAPE, plan, H100).cache
+    assert cache.needed(requests, context) == requests * context * (131_072 + 131_072 // 64)
