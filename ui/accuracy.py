@@ -102,7 +102,11 @@ def scatter(values: Sequence[Scored], key: str, words: Words, tag: str = "method
             hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
     suffix = f" ({words.unit})" if is_bytes(key) else ""
-    axis: dict[str, Any] = {"type": "log", "dtick": "D2", "autorange": False}
+    ticks = [
+        digit * 10.0**power for power in range(-3, 13) for digit in (1, 2, 5) if low <= digit * 10.0**power <= high
+    ]
+    labels = [f"{tick:,.6g}" if tick < 1e6 else f"{tick:.0e}" for tick in ticks]
+    axis: dict[str, Any] = {"type": "log", "tickvals": ticks, "ticktext": labels, "autorange": False}
     figure.update_layout(
         template=TEMPLATE, height=520, showlegend=True, margin={"l": 10, "r": 10, "t": 10, "b": 40},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0},
@@ -194,8 +198,9 @@ def picked_id(points: Sequence[Mapping[str, Any]]) -> str | None:
 
 def case_text(value: Scored, words: Words) -> str:
     """A case's numbers as a sentence."""
+    sentence = "validation.page.case_text" if value.low == value.high else "validation.page.case_text_range"
     return words(
-        "validation.page.case_text", id=value.id, measured=shown(value.measured, value.key, words),
+        sentence, id=value.id, measured=shown(value.measured, value.key, words),
         predicted=shown(value.predicted, value.key, words), low=shown(value.low, value.key, words),
         high=shown(value.high, value.key, words), error=f"{value.error:+.1%}", source=value.tags.get("source", ""),
         model=value.tags.get("model", ""),

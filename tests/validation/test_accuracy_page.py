@@ -1,0 +1,131 @@
+"""The Accuracy page: its figure, its links back into the app, and the page itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from calculator.errors import CalculatorError
+from tests.source_files import ROOT
+from ui import accuracy, link
+from ui.i18n import Words
+from validation.outcome import Outcome, Scored, UnpredictableError
+from validation.rows import Row, packaged
+
+GIB = 1024**3
+KEY = "peak_allocated_bytes"
+
+
+def value(
+    id_: str, measured: float, predicted: float, method: str = "full", key: str = "peak_allocated_bytes"
+) -> Scored:
+    return Scored(
+        kind="training", id=id_, key=key, measured=measured * GIB, predicted=predicted * GIB, low=predicted * GIB,
+        high=predicted * GIB, tags={"method": method, "source": "somewhere", "model": "m"},
+    )  # fmt: skip
+
+
+def test_the_scatter_puts_measured_across_and_predicted_up_by_method():
+    values = [value("a", 10, 11), value("b", 20, 18, "lora"), value("c", 40, 44), value("d", 1, 1, key="other_bytes")]
+    figure = accuracy.scatter(values, KEY, Words())
+    points = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    assert sorted(list(trace.customdata) for trace in points.values()) == [["a", "c"], ["b"]]
+    by_id = {
+        id_: (x, y) for trace in points.values() for id_, x, y in zip(trace.customdata, trace.x, trace.y, strict=True)
+    }
+    assert by_id == {"a": (10, 11), "b": (20, 18), "c": (40, 44)}
+    colours = {trace.marker.color for trace in points.values()}
+    assert len(colours) == len({trace.marker.symbol for trace in points.values()}) == 2
+
+
+def test_the_axes_are_equal_and_the_diagonal_runs_from_corner_to_corner():
+    figure = accuracy.scatter([value("a", 10, 30), value("b", 100, 50)], KEY, Words())
+    assert figure.layout.xaxis.range == figure.layout.yaxis.range
+    low, high = (10**end for end in figure.layout.xaxis.range)
+    diagonal = next(trace for trace in figure.data if trace.mode == "lines" and trace.fill is None)
+    assert list(diagonal.x) == list(diagonal.y) == pytest.approx([low, high])
+    band = next(trace for trace in figure.data if trace.fill == "toself")
+    assert [y / x for x, y in zip(band.x, band.y, strict=True)] == pytest.approx([0.9, 0.9, 1.1, 1.1])
+    assert low < 10 < 100 < high
+    assert all(math.isfinite(tick) for tick in figure.layout.xaxis.tickvals)
+
+
+def test_an_empty_selection_still_draws():
+    assert accuracy.scatter([], KEY, Words()).layout.xaxis.type == "log"
+
+
+def test_the_sentence_counts_what_lies_in_the_band():
+    text = accuracy.scatter_text([value("a", 10, 11), value("b", 10, 12)], KEY, Words())
+    assert text.startswith("1 of 2 ")
+
+
+@pytest.mark.parametrize("kind", ["training", "serving"])
+def test_a_case_opens_as_its_own_plan(kind):
+    opened = 0
+    for row in packaged(kind)[::7]:
+        if row.data.get("flags") or str(row.data.get("weights")).startswith("gguf:"):
+            continue
+        try:
+            settings, page = accuracy.plan_of(row)
+        except (UnpredictableError, CalculatorError):
+            continue
+        target, query = accuracy.address(row)
+        assert target == page
+        again, problems = link.decode(query, page)
+        assert not problems
+        if kind == "serving":
+            assert again.serving_plan() == settings.serving_plan()
+        else:
+            assert again.training_plan(page) == settings.training_plan(page)
+        opened += 1
+    assert opened > len(packaged(kind)) / 20
+
+
+def test_a_link_says_what_the_case_says():
+    row = next(row for row in packaged("training") if row.id == "fms-bench-mistral-7b-v0.1-none-lora-g1-bs4")
+    page, query = accuracy.address(row)
+    again, _ = link.decode(query, page)
+    plan = again.training_plan(page)
+    case = row.data
+    assert page == "finetuning"
+    assert (plan.micro_batch, plan.seq_len, plan.optimizer, plan.loss) == (
+        case["micro_batch"], case["seq_len"], case["optimizer"], case["loss"],
+    )  # fmt: skip
+    assert plan.transformers_version == "4.48.1"
+    assert plan.gpu == "a100-80gb-sxm4"
+
+
+def test_picked_points_give_their_case():
+    assert accuracy.picked_id([]) is None
+    assert accuracy.picked_id([{"customdata": "x"}]) == "x"
+    assert accuracy.picked_id([{"customdata": ["y"]}]) == "y"
+
+
+def test_what_is_missing_is_listed_with_its_reason():
+    outcomes = [Outcome(kind="training", id="a", complete=True, wanted=0)]
+    assert accuracy.missed_table(outcomes, Words()) == []
+    broken = Row(kind="training", id="b", data={"method": "full", "measured": {}, "score": ["x"], "complete": True})
+    from validation.run import predict
+
+    (entry,) = accuracy.missed_table([predict(broken)], Words())
+    assert "b" in entry.values()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_page_runs_and_shows_every_kind(language, monkeypatch):
+    monkeypatch.setattr(accuracy, "packaged", lambda kind: packaged(kind)[::24])
+    accuracy.outcomes.clear()
+    at = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    at.query_params["l"] = language
+    at.run()
+    at.switch_page("pages/accuracy.py").run()
+    assert not at.exception
+    assert at.metric[0].label in ("Cases", "测例数")
+    for kind in ("serving", "lab"):
+        at.session_state["accuracy_kind"] = kind
+        at.run()
+        assert not at.exception
+        assert at.metric or at.info
+    accuracy.outcomes.clear()
