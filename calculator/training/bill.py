@@ -68,19 +68,20 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     reserved = exact + slack
     need = exact + kept + context + nccl
     return Bill(
-        items=items, phases=_phases(program), peak_phase=peak_phase, allocated=exact, reserved=reserved,
+        items=items, phases=_phases(program, made), peak_phase=peak_phase, allocated=exact, reserved=reserved,
         process=reserved + context + nccl, need=need, capacity_bytes=capacity,
         verdict=training_verdict(need, capacity), rank=made.rank, rank_spread=made.spread, assumptions=made.assumptions,
     )
 
 
-def _phases(program: Program) -> tuple[Phase, ...]:
+def _phases(program: Program, made: Step) -> tuple[Phase, ...]:
     loaded = sum(program.start.values())
     found = [Phase(name="load", allocated_bytes=loaded, items={k: v for k, v in program.start.items() if v})]
     for name in PHASES[1:]:
         moment = program.moments.get(name)
         if moment is not None:
             found.append(Phase(name=name, allocated_bytes=moment.bytes, items=program.items_at(moment)))
+    found.append(Phase(name="end", allocated_bytes=sum(made.end.values()), items=made.end))
     return tuple(found)
 
 

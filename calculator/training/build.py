@@ -15,7 +15,8 @@ from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
-from calculator.training.recipe import Recipe
+from calculator.training.recipe import Recipe, adapted
+from calculator.training.stack import liger_chunk, stack_of
 from calculator.training.stretches import (
     HeadForm,
     additive_mask,
@@ -246,14 +247,24 @@ def row_counts(shape: ModelShape, plan: TrainingPlan) -> tuple[int, ...]:
     b, s = plan.micro_batch, plan.seq_len
     moe = next((block.mlp for block in shape.blocks if isinstance(block.mlp, MoeMlp)), None)
     routed = max(1, b * s * moe.top_k // moe.experts) if moe is not None else 0
-    rows = [1, s, b * s, b * s * s, s * s, b, b * (s + 1), b * (s - 1), b * s, b * s, routed]
+    chunk = loss_chunk(shape, plan)
+    rows = [1, s, b * s, b * s * s, s * s, b, b * (s + 1), b * (s - 1), b * s, chunk, routed]
     assert len(rows) == ROW_KINDS and rows[PADDED] == b * (s + 1)
     return tuple(rows)
 
 
+def loss_chunk(shape: ModelShape, plan: TrainingPlan) -> int:
+    """Tokens whose logits exist at once in a loss that works in pieces."""
+    tokens = plan.micro_batch * plan.seq_len
+    if plan.loss == "fused_linear_ce":
+        return min(tokens, liger_chunk(tokens, shape.vocab, shape.hidden))
+    return min(tokens, 128) if plan.framework == "litgpt" else -(-tokens // 8)
+
+
 def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *, scratch: bool) -> Numerics:
     """What of the plan the recordings depend on."""
-    lora = plan.method in ("lora", "qlora", "dora")
+    stack = stack_of(plan)
+    lora = adapted(plan)
     targets: frozenset[str] = frozenset()
     rank = 0
     if lora:
@@ -271,7 +282,9 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         weight=recipe.weight, small=recipe.small, autocast=recipe.autocast, trainable=not lora, rank=rank,
         targets=targets, adapter=recipe.adapter, adapter_dropout=plan.lora_dropout, dora=plan.method == "dora",
         quantised=quantised, attention=attention, masked=windowed and plan.attention == "sdpa",
-        dropout=plan.dropout, experts=plan.experts_impl or "grouped_mm",
+        dropout=plan.dropout, experts=stack.experts,
+        repeat_kv=stack.repeat_kv, fused_norm=stack.kernels != "written_out", fused_rope=stack.kernels != "written_out",
+        fused_mlp=stack.kernels in ("liger", "unsloth"),
         cudnn=float(gpu.compute_capability or 0) >= 9, single=plan.micro_batch == 1, scratch=scratch,
     )
 
@@ -279,14 +292,14 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
 def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
     return HeadForm(
         vocab=shape.vocab, norm=shape.final_norm, tied=shape.tied, softcap=shape.final_softcap, upcast=shape.loss_upcast,
-        kernel=plan.loss, outputs_held=bool(plan.outputs_held), outputs_fp32=plan.convert_outputs_fp32,
+        kernel=plan.loss, era=stack_of(plan).era, outputs_held=bool(plan.outputs_held), outputs_fp32=plan.convert_outputs_fp32,
     )
 
 
 def checkpoint_form(plan: TrainingPlan) -> str:
     if plan.checkpointing == "none":
         return ""
-    return "reentrant" if plan.checkpointing_reentrant else "plain"
+    return "reentrant" if stack_of(plan).reentrant else "plain"
 
 
 def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm) -> list[Stage]:

@@ -22,7 +22,7 @@ from calculator.training.template import rounded
 @dataclass(frozen=True)
 class Step:
     """The program of the worst-loaded rank, named ``rank``; ``spread``: peak bytes by rank; ``divided``: over how many
-    GPUs an item is spread; ``values``: the plan's numbers for the items' formulas."""
+    GPUs an item is spread; ``values``: the plan's numbers for the items' formulas; ``end``: what is left after the last step."""
 
     program: Program
     rank: str = "0"
@@ -30,6 +30,7 @@ class Step:
     divided: dict[str, int] = field(default_factory=dict)
     values: dict[str, Value | Text] = field(default_factory=dict)
     assumptions: tuple[Text, ...] = ()
+    end: dict[str, int] = field(default_factory=dict)
     host_bytes: int = 0
 
 
@@ -105,4 +106,7 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
         "model_params": shape.parameters.total, "trained_params": made.trained_elements, "layers_count": shape.layers,
         "vocab_count": shape.vocab,
     }
-    return Step(program=program, values=values, host_bytes=made.memory.host_states)
+    end = {key: size for key, size in start.items() if size and key != "inputs"}
+    if made.memory.states:
+        end["optimizer_states"] = made.memory.states
+    return Step(program=program, values=values, end=end, host_bytes=made.memory.host_states)

@@ -123,6 +123,8 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
             logits = ops.unary(tape, logits, "output", "tanh")
             logits = ops.scale(tape, logits)
         marks["loss"] = len(tape.events)
+        if form.era == "shifted_freed":
+            logits = ops.cast(tape, logits, "fp32")
         loss = causal_loss(tape, logits, form, single=layer.numerics.single)
         marks["after_loss"] = len(tape.events)
         held.append(logits)

@@ -1,0 +1,79 @@
+"""What the software of a run does by default, by framework and release.
+
+Sources, read at the releases named: transformers ``loss/loss_utils.py``, ``modeling_utils.py``,
+``integrations/sdpa_attention.py``; TRL ``sft_trainer.py``; Liger ``ops/``; Unsloth ``kernels/``; litgpt ``utils.py``;
+torchtune ``modules/loss``; torchtitan ``components/loss.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from calculator.training.plan import TrainingPlan
+from calculator.training.stretches import Era
+
+Kernels = Literal["written_out", "triton", "liger", "unsloth"]
+
+HUGGING_FACE = ("hf_trainer", "peft", "axolotl", "llamafactory", "ms_swift", "unsloth", "deepspeed", "plain_torch", "other")
+"""Frameworks that run transformers' modelling code."""
+
+
+class Stack(NamedTuple):
+    """``era``: how logits meet labels; ``reentrant``: form of checkpointing; ``repeat_kv``: key heads are repeated before
+    SDPA; ``kernels``: modules written out in PyTorch, or replaced by Triton kernels; ``experts``: form of routed experts."""
+
+    era: Era = "padded"
+    reentrant: bool = False
+    repeat_kv: bool = False
+    kernels: Kernels = "written_out"
+    experts: Literal["grouped_mm", "eager", "batched_mm", "modules"] = "grouped_mm"
+
+
+def release(version: str | None) -> tuple[int, ...] | None:
+    """The numbers of a release, or None where it is not given."""
+    if version is None:
+        return None
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in found.group().split(".")) if found else None
+
+
+def before(version: str | None, *limit: int) -> bool:
+    """Whether a release is known and older than ``limit``; an unknown one counts as the newest."""
+    numbers = release(version)
+    return numbers is not None and numbers < limit
+
+
+def stack_of(plan: TrainingPlan) -> Stack:
+    """The defaults of a plan's framework and releases."""
+    version = plan.transformers_version
+    hugging_face = plan.framework in HUGGING_FACE
+    era: Era = "padded"
+    if hugging_face and before(version, 4, 46):
+        era = "shifted_freed"
+    elif hugging_face and before(version, 4, 49):
+        era = "shifted_held"
+    reentrant = plan.checkpointing_reentrant
+    if reentrant is None:
+        reentrant = hugging_face and before(version, 5)
+    experts = plan.experts_impl or ("modules" if hugging_face and before(version, 5) else "grouped_mm")
+    return Stack(
+        era=era, reentrant=reentrant, repeat_kv=hugging_face and plan.attention == "sdpa" and before(version, 4, 54),
+        kernels=kernels_of(plan), experts=experts,
+    )
+
+
+def kernels_of(plan: TrainingPlan) -> Kernels:
+    """Unsloth brings its own kernels; a fused loss under transformers comes with fused norms and rotary embedding."""
+    if plan.framework == "unsloth":
+        return "unsloth"
+    if plan.framework in HUGGING_FACE and plan.loss in ("fused_ce", "fused_linear_ce"):
+        return "triton"
+    return "written_out"
+
+
+def liger_chunk(tokens: int, vocab: int, hidden: int) -> int:
+    """Tokens of a chunk of Liger's fused linear cross entropy: as many chunks as the logits are wider than the hidden states,
+    rounded up to a power of two."""
+    pieces = -(-vocab // hidden)
+    return int(1 << (-(-tokens // pieces) - 1).bit_length())
