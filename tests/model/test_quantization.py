@@ -1,6 +1,8 @@
 """Dialects of quantisation configs, and the module patterns they turn into."""
 
+import json
 import re
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -224,3 +226,46 @@ def test_thousands_of_names_become_a_few_expressions() -> None:
     assert len(module_patterns(names)) == 2
     with pytest.raises(BadValueError):
         module_patterns(f"a{chr(97 + i % 26)}{i}x" for i in range(5000))
+
+
+JUNK = st.sampled_from(
+    [
+        None,
+        True,
+        False,
+        0,
+        -1,
+        3,
+        2**70,
+        1.5,
+        float("nan"),
+        "",
+        "x" * 500,
+        "(a+)+",
+        [],
+        [[]],
+        [None],
+        {},
+        {"a": {}},
+        ["a", 1],
+    ]
+)
+
+
+@given(st.sampled_from([raw for raw, *_ in DIALECTS]), st.data())
+def test_damaged_configs_are_read_or_refused_by_type(raw: dict[str, object], data: st.DataObject) -> None:
+    """Any value of any dialect replaced by junk: a form that can be computed with, none, or a typed error."""
+    damaged = json.loads(json.dumps(raw))
+    place, keys = damaged, list(damaged)
+    while True:
+        key = data.draw(st.sampled_from(keys))
+        if isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
+            place = place[key]
+            keys = list(place)
+            continue
+        place[key] = data.draw(JUNK)
+        break
+    for config, sidecar in (({"quantization_config": damaged}, None), ({}, {"quantization": damaged})):
+        with suppress(BadValueError):
+            read = read_quantization(config, sidecar)
+            assert read is None or format_of(read).tensor_bytes((256, 256)) > 0

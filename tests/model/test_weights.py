@@ -110,6 +110,29 @@ def test_a_small_model_by_hand(key: str, expected: int) -> None:
     assert weights_in_format(llama(), key).total_bytes == expected
 
 
+LOADED = [
+    ("meta-llama/Llama-3.3-70B-Instruct", "fp8_channel", 72_713_796_321, 0.005,
+     "https://github.com/llm-d/llm-d-benchmark/issues/621"),
+    ("meta-llama/Llama-3.1-8B-Instruct", "fp8", 9_116_068_086, 0.01, "https://github.com/llm-d-incubation/llm-d-planner"),
+    ("meta-llama/Llama-3.1-8B-Instruct", "fp32", 32_190_779_884, 0.005,
+     "https://github.com/llm-d-incubation/llm-d-planner"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "printed", "tolerance", "url"), LOADED, ids=[f"{r[0]}-{r[1]}" for r in LOADED]
+)
+def test_a_chosen_format_takes_what_an_engine_printed(
+    model: str, key: str, printed: int, tolerance: float, url: str
+) -> None:
+    large = "70B" in model
+    shape = llama(
+        hidden_size=8192 if large else 4096, intermediate_size=28672 if large else 14336, vocab_size=128256,
+        num_hidden_layers=80 if large else 32, num_attention_heads=64 if large else 32, num_key_value_heads=8,
+    )  # fmt: skip
+    assert weights_in_format(shape, key).total_bytes == pytest.approx(printed, rel=tolerance), url
+
+
 def test_tied_embeddings_count_once() -> None:
     untied, tied = llama(), llama(tie_word_embeddings=True)
     assert stored_weights(untied).total_bytes - stored_weights(tied).total_bytes == 2 * 1000 * 512
