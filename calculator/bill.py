@@ -120,6 +120,7 @@ class ServingFigures(Frozen):
     compute_buffer_bytes: int = 0
     kv_full_bytes: int = 0
     kv_swa_bytes: int = 0
+    gated_delta_scratch_bytes: int = 0
     state_bytes: int = 0
     host_bytes: int = 0
     process_bytes: int = 0

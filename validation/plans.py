@@ -16,6 +16,8 @@ from validation.releases import version_of
 
 P = TypeVar("P", TrainingPlan, ServingPlan)
 _NEEDED = ("method", "micro_batch", "seq_len")
+_FIRST_STAGE = frozenset({"https://github.com/llm-d-incubation/llm-d-planner"})
+"""Sources whose readings of pipelined starts are those of the stage with the embedding, as their notes say."""
 _PACKED_FORMATS = frozenset({"fp8", "awq", "gptq", "int8", "nvfp4", "mxfp4", "bnb_nf4", "other"})
 
 
@@ -53,7 +55,12 @@ def serving_plan(case: Mapping[str, Any], shape: ModelShape) -> ServingPlan:
         values["runner"] = case["engine_generation"]
     if values.get("engine_version") is None and case.get("engine") == "vllm" and case.get("date"):
         values["engine_version"] = version_of("vllm", case["date"])
-    if case.get("weights") == "other" or (shape.quantization and case.get("weights") in _PACKED_FORMATS):
+    if case.get("source") in _FIRST_STAGE and (case.get("pp") or 1) > 1:
+        values["pp_rank"] = 0
+    unquantised = shape.quantization is None and case.get("weights") == "other"
+    if unquantised and str(flags.get("weights_detail", "")).startswith("int4"):
+        values["weights"] = "w4a16"
+    elif case.get("weights") == "other" or (shape.quantization and case.get("weights") in _PACKED_FORMATS):
         values.pop("weights", None)
     observed = case.get("observed") or {}
     total = case.get("gpu_total_bytes")

@@ -116,6 +116,7 @@ class Start:
     host_bytes: int = 0
     kv_full_bytes: int = 0
     kv_swa_bytes: int = 0
+    gated_delta_scratch_bytes: int = 0
     rank_spread: dict[str, int] = field(default_factory=dict)
     assumptions: tuple[Text, ...] = ()
     refusal: Text | None = None

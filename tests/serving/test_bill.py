@@ -60,7 +60,9 @@ def test_terms_of_a_start_as_printed(
 @pytest.mark.parametrize("length", [2048, 131_072])
 def test_items_add_up(engine: Engine, length: int) -> None:
     result = billed(ServingPlan(engine=engine, max_model_len=length, concurrency=4))
-    by_layer = {layer: sum(i.bytes for i in result.items if i.layer == layer) for layer in ("tensor", "process", "free")}
+    by_layer = {
+        layer: sum(i.bytes for i in result.items if i.layer == layer) for layer in ("tensor", "process", "free")
+    }
     assert result.allocated.value == by_layer["tensor"]
     assert result.process.value == by_layer["tensor"] + by_layer["process"]
     assert result.process.value + by_layer["free"] == max(H100.total_bytes, result.process.value)
@@ -140,9 +142,7 @@ def test_the_pool_grows_with_fraction_and_card(one: float, other: float, small: 
 def test_concurrency_falls_with_context(one: int, other: int, engine: Engine) -> None:
     short, long = sorted((one, other))
     plan = ServingPlan(engine=engine, max_model_len=131_072, max_num_seqs=64)
-    found = [
-        figures(billed(plan.model_copy(update={"context_tokens": c}))).requests_at_context for c in (short, long)
-    ]
+    found = [figures(billed(plan.model_copy(update={"context_tokens": c}))).requests_at_context for c in (short, long)]
     if engine != "transformers":
         assert found[0] >= found[1]
 

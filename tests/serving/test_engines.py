@@ -74,7 +74,9 @@ def test_sglang_default_fraction(version: tuple[int, int, int], gib: int, tp: in
 
 @given(st.floats(0.2, 0.95), st.integers(20, 79))
 def test_sglang_static_share_is_weights_and_pool(fraction: float, free_after: int) -> None:
-    plan = ServingPlan(engine="sglang", memory_fraction=fraction, free_memory_bytes=free_after * GIB, max_model_len=4096)
+    plan = ServingPlan(
+        engine="sglang", memory_fraction=fraction, free_memory_bytes=free_after * GIB, max_model_len=4096
+    )
     begun = start(SHAPE, plan, H100)
     before = free_after * GIB + begun.weights.span.value
     # The published identity: pool = free after loading - (1 - fraction) x free before.
@@ -121,7 +123,9 @@ def test_llama_cpp_before_windows_were_credited() -> None:
 
 
 @given(st.integers(1, 200_000), st.integers(1, 16), st.integers(1, 8192), st.booleans())
-def test_llama_cpp_windows_never_take_more_than_full_layers(context: int, slots: int, window: int, unified: bool) -> None:
+def test_llama_cpp_windows_never_take_more_than_full_layers(
+    context: int, slots: int, window: int, unified: bool
+) -> None:
     cache = llama_cpp.CellCache((llama_cpp.Layer(1, window),), context, slots, 512, unified, False, 9000)
     full, streams = cache.cells(context, slots)
     assert cache.window_cells(window, context, slots) <= full

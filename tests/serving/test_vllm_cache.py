@@ -33,7 +33,9 @@ def test_hybrid_of_2025_to_the_printed_digit() -> None:
 
 def test_the_same_start_from_the_model_itself() -> None:
     plan = ServingPlan(engine_version="0.11.0", tp=2, n_gpus=2, max_model_len=262_144)
-    tokens, most = geometry(shape_of("Qwen/Qwen3-Next-80B-A3B-Instruct"), plan, find("h200-141gb-sxm"), int(44.59 * GIB))
+    tokens, most = geometry(
+        shape_of("Qwen/Qwen3-Next-80B-A3B-Instruct"), plan, find("h200-141gb-sxm"), int(44.59 * GIB)
+    )
     assert (tokens, round(most, 2)) == (973_760, 14.77)
 
 

@@ -256,6 +256,7 @@ def _stage(
         max_num_batched_tokens=chosen.tokens,
         replicas=plan.dp,
         rank=str(number),
+        gated_delta_scratch_bytes=work.scratch,
         graphs_reserved=reserved.value,
         graphs_in_activation=version >= rules.PERSISTENT_COUNTED,
         assumptions=chosen.assumptions,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calculator.hardware import Gpu
-from calculator.model.shape import Attention, DenseMlp, LatentAttention, Mlp, ModelShape, MoeMlp
+from calculator.model.shape import Attention, DenseMlp, LatentAttention, Mlp, ModelShape, MoeMlp, StateMixer
 from calculator.serving.engines.vllm_rules import capability_of, sampler_factor, source
 from calculator.serving.split import Split, round_up
 from calculator.serving.start import Span
@@ -47,6 +47,7 @@ class Activation:
     layer: int
     kept: int
     cublas: int
+    scratch: int
 
 
 def activation(
@@ -66,7 +67,9 @@ def activation(
         int(0.97 * (max(low, layer) + extra)),
         int(most * (max(high, layer) + extra + 2 * leftovers)),
     )
-    return Activation(total, value, layer, kept + leftovers, cublas)
+    mixers = (shape.blocks[index].mixer for index in {shape.order[i] for i in layers})
+    scratch = max((delta_scratch(m, split, run.tokens) for m in mixers if isinstance(m, StateMixer)), default=0)
+    return Activation(total, value, layer, kept + leftovers, cublas, scratch)
 
 
 def cublas_bytes(gpu: Gpu) -> int:
@@ -110,6 +113,8 @@ def _layers(shape: ModelShape, split: Split, layers: range, run: Run, version: V
             peak += _experts(block.mlp, shape.hidden, split, run)
         if isinstance(block.mixer, LatentAttention) and runner != "v0":
             peak = max(peak, _latent_projection(block.mixer, split, run))
+        elif isinstance(block.mixer, StateMixer):
+            peak += delta_scratch(block.mixer, split, run.tokens)
         elif isinstance(block.mixer, Attention):
             peak = max(peak, 4 * run.tokens * block.mixer.heads * block.mixer.head_dim // split.tp)
         widest = max(widest, peak)
@@ -118,6 +123,14 @@ def _layers(shape: ModelShape, split: Split, layers: range, run: Run, version: V
     if run.receives:
         widest += 4 * run.tokens * shape.hidden
     return widest
+
+
+def delta_scratch(mixer: StateMixer, split: Split, tokens: int) -> int:
+    """The fp32 values of a chunk that the gated delta rule's prefill writes: tokens x value heads per rank x value
+    width x 4 (12 KiB a token for Qwen3.6-27B on two ranks, https://github.com/noonghunna/club-3090/issues/838)."""
+    if mixer.variant not in ("gated_delta", "kda"):
+        return 0
+    return tokens * (mixer.value_heads // split.tp) * mixer.value_dim * 4
 
 
 def _mlp_bytes(mlp: Mlp, split: Split) -> int:
