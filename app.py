@@ -5,7 +5,9 @@ import streamlit as st
 from ui import frame, sitemap, state
 from ui.views import notes
 
-st.set_page_config(page_title="VRAM Bill", page_icon=str(frame.ASSETS / "icon.svg"), layout="wide")
+st.set_page_config(
+    page_title="VRAM Bill", page_icon=str(frame.ASSETS / "icon.svg"), layout="wide", initial_sidebar_state=340
+)
 pages = sitemap.pages()
 page = st.navigation(pages, position="hidden")
 state.begin(page.url_path)

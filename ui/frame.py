@@ -60,8 +60,9 @@ def switches(words: Words) -> None:
 
 
 def title(page: Page, words: Words) -> None:
-    st.title(words(f"ui.page.{page}.title"), anchor=False)
-    st.caption(words(f"ui.page.{page}.about"))
+    with st.container(gap=None, key="title"):
+        st.title(words(f"ui.page.{page}.title"), anchor=False)
+        st.caption(words(f"ui.page.{page}.about"))
 
 
 def open_inputs(words: Words) -> None:

@@ -60,6 +60,8 @@ _IGNORED = re.compile(r"utm_\w+|gclid|fbclid|msclkid|ref|embed|embed_options")
 _WORD = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=40)]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHOWN_LENGTH = 40
+_NONE = "~"
+"""A field that was emptied, so that the framework's or engine's own default holds."""
 _DEFAULTS = Settings()
 
 Reason = Literal["value", "unknown", "version", "model"]
@@ -92,7 +94,7 @@ def encode(settings: Settings, page: Page) -> dict[str, str]:
     for field in _fields():
         if _in_scope(field, page):
             value = _value(settings, field)
-            if value != field.default and value is not None:
+            if value != field.default:
                 query[field.key] = _text(value)
     return {"v": VERSION, **query} if query else {}
 
@@ -300,6 +302,8 @@ def _value(settings: Settings, field: _Field) -> Any:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return _NONE
     if isinstance(value, bool):
         return "1" if value else "0"
     return ".".join(value) if isinstance(value, tuple) else str(value)
@@ -307,7 +311,11 @@ def _text(value: Any) -> str:
 
 def _parsed(field: _Field, text: str, problems: list[Problem]) -> Any:
     try:
-        given: Any = tuple(filter(None, text[:200].split("."))) if field.sequence else text[:200]
+        given: Any = text[:200]
+        if field.sequence:
+            given = tuple(filter(None, given.split(".")))
+        elif text == _NONE:
+            given = None
         value = field.adapter.validate_python(given)
     except (ValidationError, ValueError, OverflowError):
         problems.append(_problem(field.key, text, "value"))

@@ -9,7 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-COLOURS: Mapping[str, str] = MappingProxyType({})
+COLOURS: Mapping[str, str] = MappingProxyType({
+    # training, in the order of its bill
+    "parameters": "#2f4bc7",
+    "adapter_parameters": "#8ea6ff",
+    "gradients": "#f2c14e",
+    "optimizer_states": "#c4620a",
+    "optimizer_temporary": "#f5a97a",
+    "checkpoints": "#0b6b50",
+    "activations": "#2fb088",
+    "live_layer": "#97dcc2",
+    "logits_loss": "#b0307e",
+    "backward_temporary": "#f19ac6",
+    "casts": "#7a4fc0",
+    "gathered_parameters": "#5fc3ef",
+    "comm_buffers": "#4f3a8c",
+    "inputs": "#c9b18a",
+    "kernel_workspace": "#8a5a44",
+    "slack": "#a9b1c0",
+    # both
+    "context": "#5d6677",
+    "nccl": "#c3a6e8",
+    # serving
+    "weights": "#2f4bc7",
+    "kv_cache": "#2fb088",
+    "state": "#0b6b50",
+    "activation": "#f2c14e",
+    "cuda_graphs": "#c4620a",
+    "non_torch": "#c3a6e8",
+})  # fmt: skip
 
 UNKNOWN = "#8a94a6"
 FREE = "rgba(138, 148, 166, 0.22)"

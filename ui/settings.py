@@ -60,7 +60,7 @@ class Settings(Frozen):
     gpu_capacity_bytes: int | None = None
     n_gpus: int = Field(1, ge=1, le=MAX_GPUS)
     training: TrainingPlan = TrainingPlan(method="lora", adapter=Adapter())
-    serving: ServingPlan = ServingPlan()
+    serving: ServingPlan = ServingPlan(max_model_len=8192)
     language: Language | None = None
     unit: Literal["GiB", "GB"] = "GiB"
 

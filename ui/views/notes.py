@@ -40,5 +40,5 @@ def assumptions(texts: Iterable[Text], words: Words) -> None:
     """Everything that was taken for granted."""
     said = list(dict.fromkeys(words.text(message) for message in texts))
     if said:
-        with st.expander(words("ui.assumptions", assumptions_count=len(said)), icon=":material/rule:"):
-            st.markdown("\n".join(f"- {plain(sentence)}" for sentence in said))
+        st.subheader(words("ui.section.assumptions"), anchor=False)
+        st.markdown("\n".join(f"- {plain(sentence)}" for sentence in said))

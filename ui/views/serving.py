@@ -31,11 +31,11 @@ def serving_page(screen: Screen, bill_of: BillOf) -> None:
     verdict.headline(bill.verdict, _sentence(bill, figures, where, words), _detail(bill, figures, words))
     _figures(bill, figures, words)
     table.bar(bill, words, budget_bytes=figures.budget_bytes)
-    left, right = st.columns([3, 2], gap="large")
+    table.bill_table(bill, words)
+    left, right = st.columns(2, gap="large")
     with left:
-        table.bill_table(bill, words)
-    with right:
         _budget(figures, words)
+    with right:
         notes.assumptions((*screen.model.assumptions, *bill.assumptions), words)
     share.share("serving", screen, bill, plan)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import streamlit as st
-
 from calculator.bill import Bill, TimePoint
 from calculator.errors import CalculatorError
 from calculator.hardware import Gpu
@@ -32,10 +30,7 @@ def training_page(page: Page, screen: Screen, bill_of: BillOf, timeline_of: Time
     verdict.headline(bill.verdict, sentence, verdict.need_text(bill, words))
     verdict.training_figures(bill, gpu, words)
     table.bar(bill, words)
-    left, right = st.columns([3, 2], gap="large")
-    with left:
-        table.bill_table(bill, words)
-    with right:
-        step.step_over_time(points, bill, words)
-        notes.assumptions((*screen.model.assumptions, *bill.assumptions), words)
+    table.bill_table(bill, words)
+    step.step_over_time(points, bill, words)
+    notes.assumptions((*screen.model.assumptions, *bill.assumptions), words)
     share.share(page, screen, bill, plan)
