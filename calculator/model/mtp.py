@@ -19,7 +19,7 @@ def mtp_layers(cfg: Config, *keys: str) -> int:
     return cfg.integer(*(keys or KEYS), default=0, low=0, high=64, silent=True)
 
 
-def as_mtp(tensors: Tensors, prefix: str, *, keep_norms: bool = False) -> Tensors:
+def as_mtp(tensors: Tensors, prefix: str) -> Tensors:
     """The same tensors as part of an MTP layer."""
     return tuple(t.model_copy(update={"name": prefix + t.name, "component": "mtp"}) for t in tensors)
 
@@ -41,3 +41,17 @@ def deepseek_mtp(
                       table("shared_head.head.weight", size.vocab, size.hidden))
         found.extend(as_mtp(parts, at))
     return tuple(found)
+
+
+def joined_mtp(size: Sizes, layer: Block, count: int, *, dedicated: bool = False) -> Tensors:
+    """Qwen's and EXAONE's form: one joining projection and three norms, then ``count`` layers; embedding and head are
+    the model's own unless ``dedicated``."""
+    parts: Tensors = (
+        *linear("fc", size.hidden, 2 * size.hidden, "mtp"), *norm("pre_fc_norm_embedding", size.hidden),
+        *norm("pre_fc_norm_hidden", size.hidden), *norm("norm", size.hidden))
+    if dedicated:
+        parts += (table("embed_tokens.weight", size.vocab, size.hidden),)
+    found = as_mtp(parts, "mtp.")
+    for index in range(count):
+        found += as_mtp(layer.tensors, f"mtp.layers.{index}.")
+    return found

@@ -6,10 +6,17 @@ from collections.abc import Callable
 from functools import partial
 
 from calculator.model.config import Config
-from calculator.model.families import chat, composite, gpt, linear, llama, moe, single, ssm
+from calculator.model.families import chat, composite, gemma4, gpt, linear, llama, moe, newer, single, ssm
 from calculator.model.shape import ModelShape
 
 Reader = Callable[[Config], ModelShape]
+
+
+
+def _with_readers(read: Callable[[Config, dict[str, Reader]], ModelShape], cfg: Config) -> ModelShape:
+    """A composite finds its language model's reader in the same table."""
+    return read(cfg, READERS)
+
 
 READERS: dict[str, Reader] = {
     **{name: partial(llama.read_dialect, d=dialect) for name, dialect in llama.DIALECTS.items()},
@@ -52,7 +59,18 @@ READERS: dict[str, Reader] = {
     "mimo_v2_flash": single.mimo_v2,
     "nemotron-nas": single.nemotron_nas,
     "deepseek_v4": single.deepseek_v4,
+    "deepseek_ref": single.deepseek_v4,
+    "gemma4_text": gemma4.gemma4_text,
+    "llama4_text": newer.llama4,
+    "mllama_text_model": newer.mllama,
+    "minimax_m3": newer.minimax_m3,
+    "minimax_m3_vl_text": newer.minimax_m3,
+    "step3p5": newer.step3p5,
+    "persimmon": newer.persimmon,
+    "glm5_next_text": newer.glm5_next,
+    "qwen4_exp_text": newer.qwen4_exp,
+    "blt": newer.blt,
 }
 
 for _name, _read in composite.COMPOSITES.items():
-    READERS[_name] = partial(_read, readers=READERS)
+    READERS[_name] = partial(_with_readers, _read)

@@ -16,7 +16,7 @@ from calculator.model.towers import audio, other, qwen, vit
 from calculator.model.towers.layers import Parts
 
 Readers = dict[str, Reader]
-NEW = {"prefix": "model.language_model.", "head": "lm_head."}
+NEW = "model.language_model."
 
 
 def need_tower(cfg: Config, key: str, kind: str) -> Config:
@@ -36,7 +36,7 @@ def picture_tower(cfg: Config, kind_when_absent: str, prefix: str) -> Tower:
     raw = cfg.sub("vision_config")
     name = raw.string("model_type", default="") if raw is not None else ""
     kinds: dict[str, tuple[str, Callable[[Config, str], Tower]]] = {
-        "clip_vision_model": ("clip", vit.clip), "siglip_vision_model": ("siglip", vit.siglip),
+        "clip_vision_model": ("clip", vit.clip), "siglip_vision_model": ("siglip", vit.pooled_siglip),
         "pixtral": ("pixtral", vit.pixtral), "": (kind_when_absent, vit.clip),
     }
     if name not in kinds:
@@ -75,13 +75,14 @@ def mistral3(cfg: Config, readers: Readers) -> ModelShape:
     bias = cfg.flag("multimodal_projector_bias")
     parts = Parts("projector", "multi_modal_projector.").norm("norm", tower.hidden, bias=False)
     parts.linear("patch_merger.merging_layer", tower.hidden, merge**2 * tower.hidden, bias=False)
-    parts.linear("linear_1", text.hidden, tower.hidden, bias=bias).linear("linear_2", text.hidden, text.hidden, bias=bias)
+    parts.linear("linear_1", text.hidden, tower.hidden, bias=bias)
+    parts.linear("linear_2", text.hidden, text.hidden, bias=bias)
     return compose(text, (tower,), parts.done())
 
 
 def gemma3(cfg: Config, readers: Readers) -> ModelShape:
     text = read_text(text_config(cfg, default_type="gemma3_text"), readers)
-    tower = vit.siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
+    tower = vit.pooled_siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
     parts = Parts("projector", "multi_modal_projector.")
     parts.add("mm_input_projection_weight", tower.hidden, text.hidden, kind="linear")
     parts.norm("mm_soft_emb_norm", tower.hidden, bias=False)
@@ -91,7 +92,7 @@ def gemma3(cfg: Config, readers: Readers) -> ModelShape:
 def aya_vision(cfg: Config, readers: Readers) -> ModelShape:
     """Pixel shuffle, a norm (Aya only), a gated pair of linear layers."""
     text = read_text(text_config(cfg, default_type="cohere2"), readers)
-    tower = vit.siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
+    tower = vit.pooled_siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
     shuffled = tower.hidden * cfg.integer("downsample_factor", default=2, high=64) ** 2
     wide = cfg.integer("alignment_intermediate_size", default=text.hidden)
     parts = Parts("projector", "multi_modal_projector.")
@@ -103,10 +104,10 @@ def aya_vision(cfg: Config, readers: Readers) -> ModelShape:
 
 def deepseek_vl(cfg: Config, readers: Readers) -> ModelShape:
     text = read_text(text_config(cfg, default_type="llama"), readers)
-    tower = vit.siglip(need_tower(cfg, "vision_config", "siglip"), "model.vision_model.")
+    tower = vit.pooled_siglip(need_tower(cfg, "vision_config", "siglip"), "model.vision_model.")
     parts = Parts("projector", "model.aligner.")
     parts.linear("linear1", text.hidden, tower.hidden).linear("linear2", text.hidden, text.hidden)
-    return compose(text, (tower,), parts.done(), **NEW)
+    return compose(text, (tower,), parts.done(), prefix=NEW, head="lm_head.")
 
 
 def idefics3(cfg: Config, readers: Readers) -> ModelShape:
@@ -225,7 +226,7 @@ def nested_vision(
     def read(cfg: Config, readers: Readers) -> ModelShape:
         text = read_text(text_config(cfg), readers, aliases)
         tower = build(need_tower(cfg, "vision_config", kind), "model.visual.")
-        return compose(text, (tower,), **NEW)
+        return compose(text, (tower,), prefix=NEW, head="lm_head.")
 
     return read
 
@@ -233,7 +234,7 @@ def nested_vision(
 def exaone4_5(cfg: Config, readers: Readers) -> ModelShape:
     text = read_text(text_config(cfg), readers, {"exaone4_5_text": "exaone4"})
     tower = qwen.qwen2_5_vl(cfg.require_sub("vision_config"), "model.visual.", kv_heads=True)
-    return compose(text, (tower,), **NEW)
+    return compose(text, (tower,), prefix=NEW, head="lm_head.")
 
 
 def gemma4(cfg: Config, readers: Readers) -> ModelShape:
@@ -256,7 +257,7 @@ def gemma4(cfg: Config, readers: Readers) -> ModelShape:
             towers.append(audio.gemma4(sound, "model.audio_tower."))
             source = sound.integer("output_proj_dims", high=2**20)
         parts.linear("embed_audio.embedding_projection", text.hidden, source, bias=False)
-    return compose(text, towers, parts.done(), **NEW)
+    return compose(text, towers, parts.done(), prefix=NEW, head="lm_head.")
 
 
 def minimax_m3_vl(cfg: Config, readers: Readers) -> ModelShape:
@@ -291,14 +292,16 @@ def fuyu(cfg: Config, readers: Readers) -> ModelShape:
 def minicpmv(cfg: Config, readers: Readers) -> ModelShape:
     """Flat: the language model by version, SigLIP's tower and a resampler."""
     version = cfg.get("version")
-    family = {2.5: "llama", "2.5": "llama", 2.6: "qwen2", "2.6": "qwen2", 4.0: "llama", "4.0": "llama", 4: "llama"}.get(
-        version if isinstance(version, int | float | str) else "")
+    families = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama"}
+    if version is None:
+        raise cfg.missing("version")
+    family = families.get(str(version))
     if family is None:
-        raise cfg.bad("version", "choice") if cfg.has("version") else cfg.missing("version")
+        raise cfg.bad("version", "choice")
     text = readers[family](cfg)
     vision = cfg.require_sub("vision_config")
     tower = vit.siglip(vision, "vpm.")
-    if cfg.flag("drop_vision_last_layer", default=version not in (2.5, "2.5")):
+    if cfg.flag("drop_vision_last_layer", default=str(version) != "2.5"):
         layers = tower.layers - 1
         tower = vit.siglip(
             Config({**vision.raw, "num_hidden_layers": layers}, vision.path, vision.notes), "vpm.")

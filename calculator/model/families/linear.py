@@ -17,14 +17,13 @@ from calculator.model.build import (
     latent_attention,
     linear,
     moe_mlp,
-    norm,
     stack,
     vector,
 )
 from calculator.model.config import MAX_LAYERS, Config
 from calculator.model.decoder import LAYER_WORDS, Sizes, activation, assemble, context, every, sizes, tied
 from calculator.model.families.moe import MIXTRAL_NAMES, QWEN_NAMES, read_latent
-from calculator.model.mtp import as_mtp, mtp_layers
+from calculator.model.mtp import joined_mtp, mtp_layers
 from calculator.model.shape import (
     Attention,
     Block,
@@ -91,23 +90,10 @@ def _qwen_hybrid(cfg: Config, *, joined: bool) -> ModelShape:
 
     blocks, order = stack(list(zip(kinds, sparse, strict=True)), make)
     count = mtp_layers(cfg, "mtp_num_hidden_layers", "num_nextn_predict_layers")
-    mtp = qwen_mtp(size, make("full", sparse[-1]), count,
-                   dedicated=cfg.flag("mtp_use_dedicated_embeddings")) if count else ()
+    mtp = joined_mtp(size, make("full", sparse[-1]), count,
+                     dedicated=cfg.flag("mtp_use_dedicated_embeddings")) if count else ()
     return assemble(cfg, size, blocks, order, tie=tied(cfg, False), norm_kind="rms_unit_offset", mtp=mtp,
                     mtp_layers=count)
-
-
-def qwen_mtp(size: Sizes, layer: Block, count: int, *, dedicated: bool) -> Tensors:
-    """One joining projection and norms, then full-attention layers; embedding and head are the model's own."""
-    parts: Tensors = (
-        *linear("fc", size.hidden, 2 * size.hidden, "mtp"), *norm("pre_fc_norm_embedding", size.hidden),
-        *norm("pre_fc_norm_hidden", size.hidden), *norm("norm", size.hidden))
-    if dedicated:
-        parts += linear("embed_tokens", size.vocab, size.hidden, "mtp", kind="embedding")
-    found = as_mtp(parts, "mtp.")
-    for index in range(count):
-        found += as_mtp(layer.tensors, f"mtp.layers.{index}.")
-    return found
 
 
 def minimax(cfg: Config) -> ModelShape:

@@ -13,6 +13,7 @@ from typing import Literal
 from calculator.model.build import AttentionNames, MlpNames, attention, block, dense_mlp, stack, vector
 from calculator.model.config import Config
 from calculator.model.decoder import Sizes, activation, assemble, sizes, tied
+from calculator.model.mtp import joined_mtp, mtp_layers
 from calculator.model.shape import Activation, Attention, Block, DenseMlp, ModelShape, NormKind, Tensor
 from calculator.model.windows import Windows, all_layers, no_window, pattern, qwen
 
@@ -55,6 +56,7 @@ class Dialect:
     post_norm_key: str = ""
     windows: Windows = no_window
     head_bias: bool = False
+    mtp: bool = False
     extras: Callable[[Config, Sizes, int], tuple[Tensor, ...]] | None = None
     embed: str = "model.embed_tokens"
     final_norm: str = "model.norm"
@@ -114,11 +116,13 @@ def read_dialect(cfg: Config, d: Dialect) -> ModelShape:
                      dropout=residual)
 
     blocks, order = stack([(w,) for w in d.windows(cfg, size.layers)], make)
+    count = mtp_layers(cfg) if d.mtp else 0
     return assemble(
         cfg, size, blocks, order, tie=tied(cfg, d.tie), norm_kind=d.norm, norm_bias=d.norm_bias,
         final_norm=d.final_norm, embed=d.embed, head=d.head, head_bias=d.head_bias, prefix=d.prefix,
         layer_prefix=d.layer_prefix, final_softcap=any(cfg.has(key) for key in d.final_softcap),
-        embedding_dropout=cfg.number("embd_pdrop", "embedding_dropout", default=0.0, high=1.0))
+        embedding_dropout=cfg.number("embd_pdrop", "embedding_dropout", default=0.0, high=1.0),
+        mtp=joined_mtp(size, make(None), count) if count else (), mtp_layers=count)
 
 
 def heads_wide_norms(cfg: Config, size: Sizes, width: int) -> tuple[Tensor, ...]:
@@ -218,7 +222,7 @@ DIALECTS: dict[str, Dialect] = {
         act="xielu", norms=("attention_layernorm", "feedforward_layernorm"), extras=xielu_scalars),
     "diffllama": replace(LLAMA, extras=differential_scalars, mlp_bias=False),
     "bitnet": replace(LLAMA, act="relu2", extras=bitnet_norms, mlp_bias=False, kv_required=True),
-    "exaone4": Dialect(norms=POST, qk_norm="head", windows=pattern(4, "sliding_window_pattern")),
+    "exaone4": Dialect(norms=POST, qk_norm="head", windows=pattern(4, "sliding_window_pattern"), mtp=True),
     "exaone": Dialect(
         names=AttentionNames(*(f"attn.attention.{p}" for p in ("q_proj", "k_proj", "v_proj", "out_proj"))),
         mlp_names=MlpNames(gate="mlp.c_fc_0", up="mlp.c_fc_1", down="mlp.c_proj"), norms=("ln_1", "ln_2"),

@@ -93,7 +93,7 @@ def read_latent(cfg: Config, heads: int, *, indexer: bool = False) -> LatentAtte
     cfg.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
     return LatentAttention(
         heads=heads, q_lora_rank=cfg.optional_int("q_lora_rank"), kv_lora_rank=cfg.integer("kv_lora_rank"),
-        qk_nope_head_dim=cfg.integer("qk_nope_head_dim"), qk_rope_head_dim=cfg.integer("qk_rope_head_dim"),
+        qk_nope_head_dim=cfg.integer("qk_nope_head_dim"), qk_rope_head_dim=cfg.integer("qk_rope_head_dim", low=0),
         v_head_dim=cfg.integer("v_head_dim"),
         indexer_heads=cfg.integer("index_n_heads") if indexer else 0,
         indexer_head_dim=cfg.integer("index_head_dim") if indexer else 0,
@@ -216,6 +216,11 @@ MIXTURES: dict[str, Mixture] = {
         width=("intermediate_size",), names=GPT_OSS_NAMES, expert_bias=True, router_bias=True,
         windows=pattern(2, default=128), top_k=("num_experts_per_tok", "experts_per_token")),
     "hy_v3": Mixture(qk_norm="head", qk_norm_key="qk_norm", shared_count=("num_shared_experts",), mtp_copies=False),
+    "aria_text": Mixture(
+        qkv_bias="attention_bias", out_bias="attention_bias", experts=("moe_num_experts",),
+        top_k=("moe_topk",), width=("intermediate_size",), shared_count=("moe_num_shared_experts",), default_shared=2,
+        names=MoeNames(router="mlp.router", gate_up="mlp.experts.fc1", down="mlp.experts.fc2",
+                       shared="mlp.shared_experts")),
     "solar_open": Mixture(shared_count=("n_shared_experts",)),
     "afmoe": Mixture(
         norms=("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"),

@@ -140,7 +140,8 @@ def glm_4v(cfg: Config, prefix: str, text: int, ffn: int) -> Tower:
 def intern_vit(cfg: Config, prefix: str) -> Tower:
     """InternViT as InternVL's own code lays it out: fused qkv, layer scales, norms by ``norm_type``."""
     hidden, layers, heads, width = base(cfg)
-    channels, patch, image = cfg.integer("num_channels", default=3), cfg.integer("patch_size"), size_of(cfg, "image_size")
+    channels, patch = cfg.integer("num_channels", default=3), cfg.integer("patch_size")
+    image = size_of(cfg, "image_size")
     plain = cfg.string("norm_type", default="rms_norm") == "layer_norm"
     parts = Parts("vision")
     parts.add("embeddings.class_embedding", 1, 1, hidden)

@@ -33,16 +33,26 @@ def base(cfg: Config) -> tuple[int, int, int, int]:
     return hidden, cfg.integer("num_hidden_layers", high=MAX_TOWER_LAYERS), heads, cfg.integer("intermediate_size")
 
 
-def siglip(cfg: Config, prefix: str, *, head: bool = False) -> Tower:
-    """Patches with a bias, learned positions, a last norm; ``head``: the pooling head that language models leave."""
+def siglip(cfg: Config, prefix: str, *, pooled: bool = False) -> Tower:
+    """Patches with a bias, learned positions, a last norm. ``pooled``: the class builds an attention-pooling head
+    unless ``vision_use_head`` is false, and checkpoints hold it, although language models do not use it."""
     hidden, layers, heads, width = base(cfg)
-    channels, patch, image = cfg.integer("num_channels", default=3), cfg.integer("patch_size"), size_of(cfg, "image_size")
+    channels, patch = cfg.integer("num_channels", default=3), cfg.integer("patch_size")
+    image = size_of(cfg, "image_size")
     parts = Parts("vision")
     parts.conv("embeddings.patch_embedding", hidden, channels, patch, patch)
     parts.table("embeddings.position_embedding.weight", (image // patch) ** 2, hidden)
     add_layers(parts, CLIP_LAYER, layers, hidden, width)
     parts.norm("post_layernorm", hidden)
+    if pooled and cfg.flag("vision_use_head", default=True):
+        parts.add("head.probe", 1, 1, hidden).linear("head.attention.in_proj", 3 * hidden, hidden)
+        parts.linear("head.attention.out_proj", hidden, hidden).norm("head.layernorm", hidden)
+        parts.linear("head.mlp.fc1", width, hidden).linear("head.mlp.fc2", hidden, width)
     return tower(parts, "vision", prefix, hidden, layers, heads, patch=patch, image_size=image)
+
+
+def pooled_siglip(cfg: Config, prefix: str) -> Tower:
+    return siglip(cfg, prefix, pooled=True)
 
 
 def siglip2(cfg: Config, prefix: str) -> Tower:
@@ -60,7 +70,8 @@ def siglip2(cfg: Config, prefix: str) -> Tower:
 def clip(cfg: Config, prefix: str) -> Tower:
     """A class token, patches without bias, norms before and after."""
     hidden, layers, heads, width = base(cfg)
-    channels, patch, image = cfg.integer("num_channels", default=3), cfg.integer("patch_size"), size_of(cfg, "image_size")
+    channels, patch = cfg.integer("num_channels", default=3), cfg.integer("patch_size")
+    image = size_of(cfg, "image_size")
     parts = Parts("vision")
     parts.add("embeddings.class_embedding", hidden)
     parts.conv("embeddings.patch_embedding", hidden, channels, patch, patch, bias=False)
@@ -91,7 +102,8 @@ def pixtral(cfg: Config, prefix: str) -> Tower:
 def internvl(cfg: Config, prefix: str) -> Tower:
     """InternViT in the transformers layout: a class token, learned positions, layer scales."""
     hidden, layers, heads, width = base(cfg)
-    channels, patch, image = cfg.integer("num_channels", default=3), size_of(cfg, "patch_size"), size_of(cfg, "image_size")
+    channels, patch = cfg.integer("num_channels", default=3), size_of(cfg, "patch_size")
+    image = size_of(cfg, "image_size")
     bias = cfg.flag("attention_bias")
     plain = cfg.string("norm_type", default="layer_norm") == "layer_norm"
     parts = Parts("vision")
@@ -112,7 +124,8 @@ def internvl(cfg: Config, prefix: str) -> Tower:
 def llama4(cfg: Config, prefix: str) -> Tower:
     """A class token, unfolded patches, and the pixel-shuffle adapter."""
     hidden, layers, heads, width = base(cfg)
-    channels, patch, image = cfg.integer("num_channels", default=3), cfg.integer("patch_size"), size_of(cfg, "image_size")
+    channels, patch = cfg.integer("num_channels", default=3), cfg.integer("patch_size")
+    image = size_of(cfg, "image_size")
     shuffled, out = cfg.integer("projector_input_dim"), cfg.integer("projector_output_dim")
     shuffle = cfg.number("pixel_shuffle_ratio", default=0.5, low=0.01, high=1.0)
     parts = Parts("vision")
