@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from calculator.hub.headers import FolderFiles, WeightHeaders, read_headers
 from calculator.jsonin import LIMIT_BYTES, parse_object
 from calculator.model import read
 from calculator.model.shape import ModelShape
+from calculator.model.weights import StoredWeights, stored_weights
 from calculator.presets import Preset, find_preset, near, preset
 from calculator.text import Text, text
 
@@ -30,8 +31,9 @@ class LoadedModel(Frozen):
     """A model ready to be billed, and where it came from.
 
     ``name`` is what to call it. ``id``, ``revision`` (as asked) and ``commit`` are the hub's; ``preset`` is the key of
-    a built-in one. ``config_json`` is the text that was read ("" for a shape made by hand). ``notes`` say what was
-    assumed, what could not be read, and why a preset stands in for the hub.
+    a built-in one. ``config_json`` is the text that was read ("" for a shape made by hand). ``headers`` list the stored
+    tensors; ``hub_totals`` are the hub's own sums where no header could be read, and name no tensor. ``notes`` say
+    what was assumed, what could not be read, and why a preset stands in for the hub.
     """
 
     shape: ModelShape
@@ -44,6 +46,7 @@ class LoadedModel(Frozen):
     config_json: str = ""
     sidecar_json: str | None = None
     headers: WeightHeaders | None = None
+    hub_totals: WeightHeaders | None = None
     facts: hub.Facts | None = None
     notes: tuple[Text, ...] = ()
 
@@ -51,6 +54,11 @@ class LoadedModel(Frozen):
     def assumptions(self) -> tuple[Text, ...]:
         """Everything about this model that was not read but taken for granted."""
         return (*self.notes, *self.shape.assumptions)
+
+    @cached_property
+    def stored(self) -> StoredWeights | None:
+        """The weights as the files' headers tell them; None where none were read, so that they are computed."""
+        return None if self.headers is None else stored_weights(self.shape, self.headers)
 
 
 def load(
@@ -107,6 +115,7 @@ def load_hub(address: str | Address, *, revision: str | None = None, token: str 
 
 def from_hub(model: hub.HubModel) -> LoadedModel:
     """What was fetched, read into a shape."""
+    counted = model.headers is not None and model.headers.origin == "headers"
     return LoadedModel(
         shape=read(model.config, sidecar=model.sidecar),
         origin="hub",
@@ -116,7 +125,8 @@ def from_hub(model: hub.HubModel) -> LoadedModel:
         commit=model.facts.commit,
         config_json=model.config_json,
         sidecar_json=model.sidecar_json,
-        headers=model.headers,
+        headers=model.headers if counted else None,
+        hub_totals=None if counted else model.headers,
         facts=model.facts,
         notes=model.facts.notes,
     )

@@ -13,7 +13,7 @@ from calculator.text import Text
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("calculator", "ui", "pages", "validation")
-TEXT_CALLS = {"text", "t", "tr", "say", "label", "sentence"}
+TEXT_CALLS = {"text", "say", "words"}
 ERROR_CALLS = {
     name
     for name, value in vars(errors).items()
@@ -24,7 +24,10 @@ ID = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z0-9_\-]+)+")
 
 @dataclass
 class Usage:
-    """Ids of one file: ``needed`` must be in the catalogues, ``literals`` and ``patterns`` may be."""
+    """Ids of one file: ``needed`` must be in the catalogues, ``literals`` and ``patterns`` may be.
+
+    A pattern is an f-string that starts with words and a dot; one that starts with a field could be anything.
+    """
 
     path: Path
     needed: dict[str, int] = field(default_factory=dict)
@@ -47,7 +50,8 @@ def usage(path: Path) -> Usage:
             found.literals.add(node.value)
         elif isinstance(node, ast.JoinedStr):
             parts = [re.escape(str(v.value)) if isinstance(v, ast.Constant) else "[^ ]+" for v in node.values]
-            if any(isinstance(v, ast.Constant) and "." in str(v.value) for v in node.values):
+            first = node.values[0]
+            if isinstance(first, ast.Constant) and "." in str(first.value):
                 found.patterns.add("".join(parts))
         elif isinstance(node, ast.Call):
             _call(node, found)

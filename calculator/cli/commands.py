@@ -1,0 +1,101 @@
+"""What each command computes: a model and a plan to a bill, or one of the lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from huggingface_hub import get_token
+
+from calculator import hardware, lookup
+from calculator.bill import Bill
+from calculator.cli.options import ALIASES, make_plan
+from calculator.errors import PlanError
+from calculator.hardware import Gpu
+from calculator.jsonin import parse_object
+from calculator.lookup import LoadedModel
+from calculator.serving.plan import ServingPlan
+from calculator.text import Text, text
+from calculator.training.plan import Adapter, TrainingPlan
+
+Plan = TrainingPlan | ServingPlan
+PLANS: Mapping[str, type[Plan]] = {"train": TrainingPlan, "finetune": TrainingPlan, "serve": ServingPlan}
+
+
+class Result(NamedTuple):
+    """A bill and all that it was made from. ``assumptions`` are those of the command and of the card."""
+
+    model: LoadedModel
+    plan: Plan
+    gpu: Gpu
+    bill: Bill
+    assumptions: tuple[Text, ...]
+
+
+def load_model(written: str, revision: str | None = None) -> LoadedModel:
+    """The model of an argument; files of this machine and the token of its own login are the person's to use."""
+    return lookup.load(written, revision=revision, token=get_token(), allow_local=True)
+
+
+def compute(
+    command: str, model: str, given: Mapping[str, Any], plan_file: Path | None, *, revision: str | None, replay: bool
+) -> Result:
+    """The bill of ``train``, ``finetune`` or ``serve``. ``given`` are options as typed, which win over the file's."""
+    values = _plan_values(plan_file) if plan_file is not None else {}
+    for name, value in given.items():
+        values[ALIASES.get(name, name)] = value
+    plan, assumptions = _with_defaults(command, values)
+    gpu = hardware.resolve(plan.gpu, plan.gpu_capacity_bytes)
+    if gpu.assumption is not None:
+        assumptions = (*assumptions, gpu.assumption)
+    loaded = load_model(model, revision)
+    return Result(loaded, plan, gpu, _bill(loaded, plan, gpu, replay), assumptions)
+
+
+def _bill(model: LoadedModel, plan: Plan, gpu: Gpu, replay: bool) -> Bill:
+    if isinstance(plan, ServingPlan):
+        from calculator import serving
+
+        return serving.bill(model.shape, plan, gpu, model.stored)
+    from calculator import training
+
+    return training.bill(model.shape, plan, gpu)
+
+
+def _plan_values(path: Path) -> dict[str, Any]:
+    """The fields of a plan file: a plan alone, or any JSON that holds one under "plan", such as a bill."""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        raise PlanError("plan.file", field="plan", path=str(path)[:200]) from None
+    values = parse_object(raw, field="plan")
+    inner = values.get("plan")
+    return dict(inner) if isinstance(inner, dict) else values
+
+
+def _with_defaults(command: str, values: Mapping[str, Any]) -> tuple[Plan, tuple[Text, ...]]:
+    """The plan, with what the command stands for filled in and what it takes for granted said."""
+    filled = dict(values)
+    if command == "serve":
+        serving_plan = make_plan(ServingPlan, filled)
+        if serving_plan.n_gpus > 1 and not {"tp", "pp", "dp"} & filled.keys():
+            return serving_plan.model_copy(update={"tp": serving_plan.n_gpus}), (
+                text("cli.assume.tp", gpus_count=serving_plan.n_gpus),
+            )
+        return serving_plan, ()
+    said: tuple[Text, ...] = ()
+    if command == "finetune":
+        filled.setdefault("method", "lora")
+        if filled["method"] == "qlora" and "base_quant" not in filled:
+            filled["base_quant"] = "nf4"
+            said = (text("cli.assume.nf4"),)
+    plan = make_plan(TrainingPlan, filled)
+    if plan.method in ("lora", "qlora", "dora") and plan.adapter is None:
+        adapter = make_plan(Adapter, {})
+        plan = plan.model_copy(update={"adapter": adapter})
+        said = (*said, text("cli.assume.adapter", rank=adapter.rank))
+    if plan.n_gpus > plan.tp * plan.pp * plan.cp and "sharding" not in filled:
+        plan = plan.model_copy(update={"sharding": "ddp"})
+        said = (*said, text("cli.assume.ddp"))
+    return plan, said
