@@ -53,6 +53,7 @@ def _print_kind(kind: str, found: Mapping[str, Any], console: Console, language:
         entries = [((group["value"], group["quantity"]), group) for group in members]
         heads = (say(f"validation.by.{by}"), say("validation.column.key"))
         console.print(_table(say("validation.table.by", by=heads[0]), heads, entries, say))
+    _print_leave_one_out(found["leave_one_out"], console, say)
     if found["incomplete"]["quantities"]:
         entries = [(key, figure) for key, figure in found["incomplete"]["quantities"].items()]
         console.print(_table(say("validation.table.incomplete"), (say("validation.column.key"),), entries, say))
@@ -69,6 +70,22 @@ def _table(title: str, heads: Sequence[str], entries: Sequence[tuple[Any, Mappin
         cells = names if isinstance(names, tuple) else (names,)
         table.add_row(*cells, str(figure["n"]), *(percent(figure[column]) for column in _COLUMNS[1:]))
     return table
+
+
+def _print_leave_one_out(entries: Sequence[Mapping[str, Any]], console: Console, say: Any) -> None:
+    """Sources and versions of at least four values beside everything else."""
+    shown = [entry for entry in entries if entry["n"] >= 4 and entry["others_n"] >= 4]
+    if not shown:
+        return
+    table = Table(title=say("validation.table.leave_one_out"), title_justify="left", show_edge=False, pad_edge=False)
+    for head in ("left_out", "key", "n", "median_ape", "others_n", "others_median_ape"):
+        table.add_column(say(f"validation.column.{head}"), justify="left" if head in ("left_out", "key") else "right")
+    for entry in shown:
+        table.add_row(
+            entry["value"], entry["quantity"], str(entry["n"]), percent(entry["median_ape"]), str(entry["others_n"]),
+            percent(entry["others_median_ape"]),
+        )  # fmt: skip
+    console.print(table)
 
 
 def percent(share: float) -> str:
