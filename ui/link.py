@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError
@@ -85,7 +86,7 @@ class _Field:
     name: str
     adapter: TypeAdapter[Any]
     default: Any
-    sequence: bool
+    form: Literal["plain", "sequence", "json", "bool_or_number"]
 
 
 def encode(settings: Settings, page: Page) -> dict[str, str]:
@@ -95,7 +96,7 @@ def encode(settings: Settings, page: Page) -> dict[str, str]:
         if _in_scope(field, page):
             value = _value(settings, field)
             if value != field.default:
-                query[field.key] = _text(value)
+                query[field.key] = _text(field, value)
     return {"v": VERSION, **query} if query else {}
 
 
@@ -279,11 +280,22 @@ def _fields_of(
         if name in left_out:
             continue
         kind: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-        if info.annotation in (str, str | None):
+        if info.annotation is str:
             kind = _WORD
+        elif info.annotation == str | None:
+            kind = _WORD | None
         default = getattr(defaults, name)
-        fields.append(_Field(keys.get(name, name), plan, name, TypeAdapter(kind), default, isinstance(default, tuple)))
+        fields.append(_Field(keys.get(name, name), plan, name, TypeAdapter(kind), default, _form(info.annotation)))
     return fields
+
+
+def _form(annotation: Any) -> Literal["plain", "sequence", "json", "bool_or_number"]:
+    kinds = {get_origin(part) or part for part in (annotation, *get_args(annotation))}
+    if tuple in kinds:
+        return "sequence"
+    if dict in kinds:
+        return "json"
+    return "bool_or_number" if {bool, int} <= kinds else "plain"
 
 
 def _in_scope(field: _Field, page: Page) -> bool:
@@ -301,26 +313,32 @@ def _value(settings: Settings, field: _Field) -> Any:
     return getattr(settings.training if field.plan == "training" else settings.serving, field.name)
 
 
-def _text(value: Any) -> str:
+def _text(field: _Field, value: Any) -> str:
     if value is None:
         return _NONE
+    if field.form == "json":
+        return json.dumps(value, separators=(",", ":"), sort_keys=True)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     if isinstance(value, bool):
-        return "1" if value else "0"
-    return ".".join(value) if isinstance(value, tuple) else str(value)
+        # Where a number is possible too, 1 is not True.
+        return str(value).lower() if field.form == "bool_or_number" else str(int(value))
+    return str(value)
 
 
 def _parsed(field: _Field, text: str, problems: list[Problem]) -> Any:
     try:
         given: Any = text[:200]
-        if field.sequence:
-            given = tuple(filter(None, given.split(".")))
-        elif text == _NONE:
+        if text == _NONE:
             given = None
-        value = field.adapter.validate_python(given)
-    except (ValidationError, ValueError, OverflowError):
+        elif field.form == "sequence":
+            given = tuple(filter(None, given.split(",")))
+        elif field.form == "json":
+            given = json.loads(given)
+        return field.adapter.validate_python(given)
+    except (ValidationError, ValueError, OverflowError, RecursionError):
         problems.append(_problem(field.key, text, "value"))
         return field.default
-    return tuple(dict.fromkeys(value)) if field.sequence else value
 
 
 def _problem(key: str, value: str, reason: Reason) -> Problem:

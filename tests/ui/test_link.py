@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from calculator import hardware
@@ -40,13 +41,20 @@ def values(field: Any) -> st.SearchStrategy[Any]:
     optional = type(None) in get_args(field.annotation)
     if int in args:
         found: st.SearchStrategy[Any] = st.integers(bounds.get("ge", 0), bounds.get("le", 2**40))
+        found = found | st.booleans() if bool in args else found
     elif float in args:
         low = bounds.get("ge", bounds.get("gt", 0.0))
         high = bounds.get("le", bounds.get("lt", 1e4))
         found = st.floats(low, high, exclude_min="gt" in bounds, exclude_max="lt" in bounds, allow_nan=False)
     elif bool in args:
         found = st.booleans()
-    elif str(field.annotation).startswith("tuple"):
+    elif "dict" in str(field.annotation):
+        found = st.dictionaries(st.sampled_from(["image", "video", "audio"]), st.integers(0, 9))
+    elif "tuple[int" in str(field.annotation):
+        found = st.lists(st.integers(0, 99), max_size=8).map(tuple)
+    elif "tuple[float" in str(field.annotation):
+        found = st.lists(st.floats(0, 9), max_size=8).map(tuple)
+    elif "tuple" in str(field.annotation):
         found = st.lists(st.sampled_from(get_args(args[0])), unique=True).map(tuple)
     else:
         literals = [v for a in args for v in (get_args(a) or (a,))]
@@ -84,6 +92,7 @@ def settings(draw: Any) -> Settings:
     )
 
 
+@examples(max_examples=60)
 @given(settings(), st.sampled_from(PLAN_PAGES))
 def test_what_a_page_shows_survives_its_link(before: Settings, page: Page) -> None:
     after, problems = link.decode(link.encode(before, page), page)
@@ -97,6 +106,7 @@ def test_what_a_page_shows_survives_its_link(before: Settings, page: Page) -> No
         assert after.training_plan(page) == before.training_plan(page)
 
 
+@examples(max_examples=30)
 @given(settings(), st.sampled_from(PAGES))
 def test_other_pages_keep_what_a_link_does_not_carry(base: Settings, page: Page) -> None:
     after, _ = link.decode({}, page, base)
@@ -118,7 +128,7 @@ def test_keys_are_unique_and_short() -> None:
 def test_a_link_of_this_version_keeps_its_meaning() -> None:
     """The format is a promise: links in other people's documents must restore what they were made from."""
     query = {"v": "1", "m": "Qwen/Qwen2.5-7B", "r": "0Uqno1JQ-CnCgqABrmCRBqFRsXU", "g": "rtx-4090-24gb", "me": "qlora",
-             "rk": "64", "b": "4", "t": "4096", "ck": "none", "tg": "q.v", "u": "GB"}  # fmt: skip
+             "rk": "64", "b": "4", "t": "4096", "ck": "none", "tg": "q,v", "u": "GB"}  # fmt: skip
     settings, problems = link.decode(query, "finetuning")
     assert problems == ()
     assert settings.model == HubChoice(id="Qwen/Qwen2.5-7B", revision="d14aa7a35250f829c282a001ae609106a151b175")

@@ -44,7 +44,10 @@ def lab(rgb: list[float]) -> tuple[float, float, float]:
 
 def distance(one: str, other: str, sight: str) -> float:
     """Colour difference (CIE 1976) as somebody with that sight sees it; 2.3 is just noticeable."""
-    seen = [[sum(m * c for m, c in zip(row, linear(colour), strict=True)) for row in SIGHT[sight]] for colour in (one, other)]
+    seen = [
+        [sum(m * c for m, c in zip(row, linear(colour), strict=True)) for row in SIGHT[sight]]
+        for colour in (one, other)
+    ]
     return sum((a - b) ** 2 for a, b in zip(lab(seen[0]), lab(seen[1]), strict=True)) ** 0.5
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import streamlit as st
 
 from calculator.bill import Bill
+from calculator.jsonout import bill_json
 from calculator.serving.plan import ServingPlan
 from calculator.training.plan import TrainingPlan
 from ui import link, state, takeaway
@@ -22,7 +25,13 @@ def share(page: Page, screen: Screen, bill: Bill, plan: TrainingPlan | ServingPl
     labels = {name: words(f"ui.share.{name}") for name in ("label", "copy", "copied", "failed")}
     mount("share_link", {"query": query, **labels}, key="share.link")
     lines = (f"{model.name}: {card_line(model, words)}", where(screen.gpu, plan.n_gpus, words), need_text(bill, words))
+
+    def as_json() -> str:
+        written = bill_json(bill, model, plan, screen.gpu, words.language, words.unit)
+        return json.dumps(written, ensure_ascii=False, indent=2)
+
     files = (
+        ("json", "application/json", as_json),
         ("csv", "text/csv", lambda: takeaway.as_csv(bill, words)),
         ("md", "text/markdown", lambda: takeaway.as_markdown(bill, words, words(f"ui.page.{page}.title"), lines)),
     )  # fmt: skip
