@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calculator.bill import Bill, Range
+from calculator.bill import Bill, Range, ServingFigures
 from calculator.errors import CalculatorError
 from calculator.hardware import resolve
+from calculator.model.shape import ModelShape
 from calculator.serving import bill, geometry
+from calculator.serving.plan import ServingPlan
 from validation.models import shape_of
 from validation.outcome import Missed, Outcome, Scored, UnpredictableError, as_range
 from validation.plans import serving_plan
@@ -58,6 +60,8 @@ def predict(row: Row) -> Outcome:
             if fills and not card_known and _fills_card(case):
                 raise UnpredictableError("validation.reason.no_card")
             value, low, high = as_range(from_pool[key] if key in from_pool else figure(result, plain))
+            if plain == "max_concurrency" and key not in from_pool and result.serving is not None:
+                low, high = _concurrency_range(shape, plan, result.serving)
         except UnpredictableError as error:
             missed.append(Missed(**base, key=key, reason=error.reason))
             continue
@@ -81,6 +85,15 @@ def _fills_card(case: Mapping[str, Any]) -> bool:
     return case.get("engine") not in ("llama_cpp", "ollama") and not (case.get("observed") or {}).get(
         "free_before_pool_bytes"
     )
+
+
+def _concurrency_range(shape: ModelShape, plan: ServingPlan, figures: ServingFigures) -> tuple[float, float]:
+    """Concurrency at both ends of the pool's range."""
+    pool = figures.ranges.get("kv_pool_bytes")
+    if pool is None:
+        return figures.max_concurrency, figures.max_concurrency
+    gpu = resolve(plan.gpu, plan.gpu_capacity_bytes)
+    return geometry(shape, plan, gpu, pool.low)[1], geometry(shape, plan, gpu, pool.high)[1]
 
 
 def _missed(base: dict[str, Any], keys: tuple[str, ...], error: UnpredictableError) -> Outcome:
