@@ -16,7 +16,7 @@ from calculator.training.optimizer import StepMemory
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe, adapted
-from calculator.training.stack import liger_chunk, stack_of
+from calculator.training.stack import adapter_dropout, liger_chunk, stack_of
 from calculator.training.stretches import (
     HeadForm,
     additive_mask,
@@ -42,6 +42,7 @@ class Compiled:
         self._sized: OrderedDict[Any, Sized] = OrderedDict()
         self._adapters: dict[Any, tuple[tuple[int, ...], ...]] = {}
         self.units = units(shape)
+        self.units_of_modules = units(shape, modules=True)
         self.transient: dict[int, frozenset[int]] = {}
         self.summands: dict[int, frozenset[int]] = {}
         self.holds_entry = len(shape.embedding) == 1
@@ -263,7 +264,7 @@ def loss_chunk(shape: ModelShape, plan: TrainingPlan) -> int:
 
 def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *, scratch: bool) -> Numerics:
     """What of the plan the recordings depend on."""
-    stack = stack_of(plan)
+    stack = stack_of(plan, shape.model_type)
     lora = adapted(plan)
     targets: frozenset[str] = frozenset()
     rank = 0
@@ -280,7 +281,8 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
     quantised = {"none": "", "nf4": "bnb4", "nf4_dq": "bnb4", "int8": "int8"}.get(plan.base_quant, "packed")
     return Numerics(
         weight=recipe.weight, small=recipe.small, autocast=recipe.autocast, trainable=not lora, rank=rank,
-        targets=targets, adapter=recipe.adapter, adapter_dropout=plan.lora_dropout, dora=plan.method == "dora",
+        targets=targets, adapter=recipe.adapter, adapter_dropout=adapter_dropout(plan),
+        fused_adapters=stack.kernels in ("unsloth", "triton") and plan.base_quant != "none", dora=plan.method == "dora",
         quantised=quantised, attention=attention, masked=windowed and plan.attention == "sdpa",
         dropout=plan.dropout, experts=stack.experts,
         repeat_kv=stack.repeat_kv, fused_norm=stack.kernels != "written_out", fused_rope=stack.kernels != "written_out",

@@ -47,7 +47,10 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
     hidden = ops.dropout(tape, hidden, p)
     if sandwich:
         hidden = layer.norm(hidden, block.norm, "norm1")
-    hidden = ops.add(tape, hidden, residual) if layer.dialect.branch_first else ops.add(tape, residual, hidden)
+    if layer.dialect.branch_scaled:
+        hidden = ops.add(tape, residual, ops.scale(tape, hidden))
+    else:
+        hidden = ops.add(tape, hidden, residual) if layer.dialect.branch_first else ops.add(tape, residual, hidden)
     if block.mlp.kind == "none":
         return hidden
     residual = hidden
@@ -56,6 +59,8 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
     hidden = ops.dropout(tape, hidden, p)
     if sandwich:
         hidden = layer.norm(hidden, block.norm, "norm3")
+    if layer.dialect.branch_scaled:
+        return ops.add(tape, residual, ops.scale(tape, hidden))
     return ops.add(tape, residual, hidden)
 
 

@@ -11,7 +11,9 @@ class Dialect(NamedTuple):
     (query, key and value lie head by head). ``query_scaled``: queries are multiplied by the scale beforehand.
     ``normalised``: the chosen experts' weights are divided by their sum; ``router``: type of the routing weights; ``router_fp32``:
     the router's weight and input are fp32. ``mlp_dropout``: dropout also after the MLP's last matrix. ``branch_first``:
-    attention's output stands first in the residual sum."""
+    attention's output stands first in the residual sum. ``positions_mask``: learned positions are counted from a mask.
+    ``complex_rotary``: rotary embedding as a complex product. ``logits_scaled``, ``branch_scaled``, ``embedding_multiplied``:
+    logits, each branch before its residual sum, and the embedding's output are multiplied by a constant."""
 
     softmax_fp32: bool = True
     fused_split: Literal["slices", "parts", "per_head"] = "slices"
@@ -22,12 +24,17 @@ class Dialect(NamedTuple):
     branch_first: bool = False
     positions_mask: bool = False
     complex_rotary: bool = False
+    logits_scaled: bool = False
+    branch_scaled: bool = False
+    embedding_multiplied: bool = False
 
 
 _DIALECTS = {
     "gpt2": Dialect(softmax_fp32=False, fused_split="parts", branch_first=True),
     "gpt_neox": Dialect(fused_split="per_head"),
     "opt": Dialect(query_scaled=True, positions_mask=True),
+    "granite": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
+    "granitemoe": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
     "mixtral": Dialect(router="fp32"),
     "olmoe": Dialect(normalised=False),
     "deepseek_v2": Dialect(normalised=False, router="fp32", router_fp32=True, complex_rotary=True),

@@ -37,10 +37,12 @@ class Weight(NamedTuple):
 Weights = tuple[Weight, ...]
 
 
-def weights_of(tensors: tuple[Tensor, ...], *, packable: bool, wide_router: bool = False) -> Weights:
+def weights_of(
+    tensors: tuple[Tensor, ...], *, packable: bool, wide_router: bool = False, modules: bool = False
+) -> Weights:
     found: list[Weight] = []
     for t in tensors:
-        if t.fused:
+        if t.fused and not modules:
             found.append(Weight((t.copies, *t.shape), False, t.component == "experts"))
         else:
             wide = wide_router and t.kind == "router"
@@ -58,12 +60,13 @@ class Units(NamedTuple):
     extra: Weights
 
 
-def units(shape: ModelShape) -> Units:
+def units(shape: ModelShape, *, modules: bool = False) -> Units:
+    """``modules``: experts are Linear layers of their own (transformers before 5), which a quantiser packs."""
     wide = dialect(shape.model_type).router_fp32
     towers = tuple(w for tower in shape.towers for w in weights_of(tower.tensors, packable=False))
     return Units(
         embedding=weights_of(shape.embedding, packable=False),
-        blocks=tuple(weights_of(b.tensors, packable=True, wide_router=wide) for b in shape.blocks),
+        blocks=tuple(weights_of(b.tensors, packable=True, wide_router=wide, modules=modules) for b in shape.blocks),
         final=weights_of(shape.final, packable=False),
         head=() if shape.tied else weights_of(shape.head, packable=False),
         extra=towers + weights_of(shape.projector, packable=False),

@@ -50,13 +50,19 @@ class Layer:
     def linear(self, x: Tensor, role: str, width: int, *, bias: bool = False, name: str = "") -> Tensor:
         """A Linear layer of ``role`` (as in an adapter's target list), with its adapter and its stored format."""
         n, name = self.numerics, name or role
+        adapted = bool(n.rank) and role in n.targets
+        if n.quantised and adapted and n.fused_adapters:
+            weight = self.param(name, x.width * width, n.compute, trainable=False)
+            a = self.param(f"{name}.A", x.width * n.rank, n.adapter, trainable=True, dims=(n.rank, x.width))
+            b = self.param(f"{name}.B", n.rank * width, n.adapter, trainable=True, dims=(width, n.rank))
+            return ops.fused_adapter_linear(self.tape, x, weight, a, b, width, n.rank, n.compute, bool(n.adapter_dropout))
         if n.quantised and role != "head":
             result = self._quantised(x, name, width, bias)
         else:
-            weight = self.param(name, x.width * width, n.weight)
+            weight = self.param(name, x.width * width, n.small if role == "head" else n.weight)
             bias_param = self.param(f"{name}.bias", width, n.weight) if bias else None
             result = ops.linear(self.tape, x, weight, width, bias_param)
-        if n.rank and role in n.targets:
+        if adapted:
             return self._adapted(x, result, name, width)
         return result
 

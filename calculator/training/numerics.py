@@ -16,7 +16,8 @@ class Numerics(NamedTuple):
     stored. ``masked``: an explicit attention mask is in use in windowed layers. ``grads_exist``: gradients of an earlier
     micro-batch are there, so new ones are added and freed. ``single``: the micro-batch is one sequence, which lets
     batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
-    Unsloth, fms-acceleration) in place of the written-out modules. ``cudnn``: SDPA takes cuDNN's kernel (compute capability 9 and up), which also serves heads whose keys and values
+    Unsloth, fms-acceleration) in place of the written-out modules; ``fused_adapters`` for the
+    fused product of a packed weight and its adapter, which keeps its input and the dropped input. ``cudnn``: SDPA takes cuDNN's kernel (compute capability 9 and up), which also serves heads whose keys and values
     differ in size. ``shards``: tensor-parallel ranks.
     """
 
@@ -40,6 +41,7 @@ class Numerics(NamedTuple):
     fused_norm: bool = False
     fused_mlp: bool = False
     fused_rope: bool = False
+    fused_adapters: bool = False
     input_needs_grad: bool = True
     scratch: bool = True
     cudnn: bool = False

@@ -404,6 +404,34 @@ def dequantising_linear(
     return _finish(tape, out, node)
 
 
+def fused_adapter_linear(
+    tape: Tape, x: Tensor, weight: Param, a: Param, b: Param, width: int, rank: int, compute: str, dropped: bool
+) -> Tensor:
+    """One kernel for a packed weight and its adapter (Unsloth's, also in fms-acceleration): keeps the input and the input
+    after dropout, both in the compute type."""
+    x = cast(tape, x, compute)
+    rows, in_width, elements = x.rows, x.width, weight.tensor.width
+    sizes = (a.tensor.width, b.tensor.width)
+    dtype = a.tensor.dtype
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert node is not None
+        grads: Grads = [tape.new(ONE, size, dtype) for size in sizes]
+        unpacked = tape.new(ONE, elements, compute)
+        gx = tape.new(rows, in_width, compute) if node.needs(0) else None
+        del unpacked
+        return [gx, *grads]
+
+    after = _like(tape, x) if dropped else x
+    node = tape.record("fused_adapter", [x, a.tensor, b.tensor], backward, [x, after])
+    unpacked = tape.new(ONE, elements, compute)
+    out = tape.new(rows, width, compute)
+    del unpacked
+    low = tape.new(rows, rank, compute)
+    del low
+    return _finish(tape, out, node)
+
+
 def fused_rms_norm(tape: Tape, x: Tensor, weight: Param) -> Tensor:
     """A one-kernel RMSNorm: keeps its input and 1/rms; backward overwrites the incoming gradient."""
     node = tape.record("fused_norm", [x, weight.tensor], lambda _, g: [g[0], _weight_grad()], [x])

@@ -69,7 +69,7 @@ class TrainingPlan(Frozen):
 
     method: Method = "full"
     adapter: Adapter | None = None
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    lora_dropout: float | None = Field(None, ge=0, lt=1)
     adapter_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     base_quant: BaseQuant = "none"
     kbit_prepared: bool | None = None

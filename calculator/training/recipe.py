@@ -58,6 +58,8 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
         weight, gradient = half, "fp32"
     else:
         weight = gradient = half
+        if plan.framework in TRAINERS:
+            autocast = half
     small = weight
     if adapted(plan) and plan.base_quant != "none" and plan.kbit_prepared:
         small = "fp32"
@@ -73,6 +75,9 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
         state=plan.optimizer_state_dtype or state, master=master and not adapted(plan), adapter=adapter,
     )
 
+
+TRAINERS = ("hf_trainer", "axolotl", "llamafactory", "ms_swift", "unsloth")
+"""Frameworks on transformers' Trainer, whose 16-bit flags put an autocast block around forward whatever the weights' type."""
 
 PEFT_FRAMEWORKS = ("hf_trainer", "plain_torch", "peft", "unsloth", "axolotl", "llamafactory", "ms_swift", "deepspeed", "other")
 """Frameworks whose adapters are PEFT's, which keeps them in fp32 (``autocast_adapter_dtype``); the rest use the run's

@@ -44,7 +44,15 @@ def before(version: str | None, *limit: int) -> bool:
     return numbers is not None and numbers < limit
 
 
-def stack_of(plan: TrainingPlan) -> Stack:
+def adapter_dropout(plan: TrainingPlan) -> float:
+    """Dropout before adapters: TRL's, axolotl's, ms-swift's and litgpt's own settings have 0.05; PEFT's class, torchtune,
+    Unsloth and LLaMA-Factory 0. Any rate costs the same."""
+    if plan.lora_dropout is not None:
+        return plan.lora_dropout
+    return 0.05 if plan.framework in ("hf_trainer", "axolotl", "ms_swift", "litgpt") else 0.0
+
+
+def stack_of(plan: TrainingPlan, model_type: str = "") -> Stack:
     """The defaults of a plan's framework and releases."""
     version = plan.transformers_version
     hugging_face = plan.framework in HUGGING_FACE
@@ -58,9 +66,17 @@ def stack_of(plan: TrainingPlan) -> Stack:
         reentrant = hugging_face and before(version, 5)
     experts = plan.experts_impl or ("modules" if hugging_face and before(version, 5) else "grouped_mm")
     return Stack(
-        era=era, reentrant=reentrant, repeat_kv=hugging_face and plan.attention == "sdpa" and before(version, 4, 54),
+        era=era, reentrant=reentrant, repeat_kv=hugging_face and repeats_heads(plan, model_type),
         kernels=kernels_of(plan), experts=experts,
     )
+
+
+def repeats_heads(plan: TrainingPlan, model_type: str) -> bool:
+    """Whether key and value heads are copied to all query heads before the kernel: under SDPA before transformers 4.54,
+    and by Mistral's own flash attention before 4.48."""
+    if plan.attention == "sdpa":
+        return before(plan.transformers_version, 4, 54)
+    return model_type in ("mistral", "mixtral") and before(plan.transformers_version, 4, 48)
 
 
 def kernels_of(plan: TrainingPlan) -> Kernels:

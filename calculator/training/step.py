@@ -50,12 +50,12 @@ _statics: dict[tuple[int, tuple[object, ...]], tuple[Compiled, Statics]] = {}
 
 def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics) -> Statics:
     """Weights and optimizer memory of a rank that holds everything, cached by what they depend on."""
-    key = (id(book), (recipe, plan.method, plan.adapter, plan.base_quant, plan.optimizer))
+    key = (id(book), (recipe, plan.method, plan.adapter, plan.base_quant, plan.optimizer, n.experts))
     found = _statics.get(key)
     if found is not None and found[0] is book:
         return found[1]
     trained = trained_tensors(book, plan, n)
-    units, counts = book.units, book.shape.block_counts
+    units, counts = book.units_of_modules if n.experts == "modules" else book.units, book.shape.block_counts
     parameters = sum(bytes_of(units.blocks[i], plan, recipe) * count for i, count in enumerate(counts) if count)
     parameters += sum(bytes_of(g, plan, recipe) for g in (units.embedding, units.final, units.head, units.extra))
     item = BYTES[recipe.adapter]
@@ -72,7 +72,7 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics) -> 
 
 def trained_tensors(book: Compiled, plan: TrainingPlan, n: Numerics) -> tuple[tuple[int, ...], ...]:
     """Dimensions of every trained parameter."""
-    units, shape = book.units, book.shape
+    units, shape = book.units_of_modules if n.experts == "modules" else book.units, book.shape
     if not adapted(plan):
         groups = [units.embedding, units.extra, *(units.blocks[i] for i in shape.order), units.final, units.head]
         return tuple(w.dims for group in groups for w in group)

@@ -28,7 +28,6 @@ class HeadForm(NamedTuple):
     tied: bool
     head_bias: bool = False
     softcap: bool = False
-    scaled: bool = False
     upcast: bool = True
     kernel: Literal["standard", "fused_ce", "fused_linear_ce", "chunked"] = "standard"
     era: Era = "padded"
@@ -82,6 +81,10 @@ def embed(
     summands: list[Tensor] = []
     if scaled:
         x = ops.scale(tape, x)
+    if layer.dialect.embedding_multiplied:
+        if not n.trainable and n.input_needs_grad:
+            summands = [x]
+        x = ops.scale(tape, x)
     if positions:
         index, rows = place_numbers(tape, layer.dialect)
         table = layer.param("positions", positions * layer.hidden, n.small)
@@ -116,7 +119,7 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
         if form.kernel == "fused_linear_ce":
             return fused_linear_loss(layer, hidden, form, marks)
         logits = layer.linear(hidden, "head", form.vocab, bias=form.head_bias)
-        if form.scaled:
+        if layer.dialect.logits_scaled:
             logits = ops.scale(tape, logits)
         if form.softcap:
             logits = ops.scale(tape, logits)
