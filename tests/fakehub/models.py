@@ -88,7 +88,7 @@ def troubled_repos() -> list[Repo]:
         Repo("fake/redirect-elsewhere", tiny, fault="redirect_elsewhere", fault_at="config.json"),
         Repo("fake/redirect-shards", tiny, fault="redirect_elsewhere", fault_at="safetensors"),
         Repo("fake/redirect-loop", tiny, fault="redirect_loop"),
-        Repo("fake/huge-config", tiny | {"config.json": File.of('{"x": "' + "y" * 3_000_000 + '"}')}),
+        Repo("fake/huge-config", tiny | {"config.json": File.of('{"x": "' + "y" * 9_000_000 + '"}')}),
         Repo("fake/malformed", tiny | {"config.json": File.of("{not json")}),
         Repo("fake/list-config", tiny | {"config.json": File.of("[1, 2]")}),
         Repo("fake/deep-config", tiny | {"config.json": File.of(f'{{"x": {deep}}}')}),

@@ -1,0 +1,185 @@
+"""Whatever a person gives becomes the model it names, or a typed error."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calculator import lookup
+from calculator.errors import (
+    CalculatorError,
+    GatedModelError,
+    InputError,
+    ModelIdError,
+    ModelNotFoundError,
+    NotAConfigError,
+    ShapeError,
+    TooLargeError,
+)
+from calculator.jsonin import LIMIT_BYTES, parse_object
+from calculator.lookup import load, load_path, load_preset, load_text
+from calculator.presets import presets
+from tests.fakehub import GOOD_TOKEN, FakeHub
+from tests.fakehub.files import llama_like, sharded
+from tests.fakehub.models import TINY
+
+TINY_TEXT = json.dumps(TINY)
+
+
+def folder_of(path: Path) -> Path:
+    (path / "config.json").write_text(TINY_TEXT)
+    for name, file in sharded(llama_like(TINY), shard_bytes=40_000).items():
+        (path / name).write_bytes(b"".join(file.read(0, file.size)))
+    return path
+
+
+def test_a_key_needs_no_network(hub: FakeHub) -> None:
+    model = load("qwen2.5-7b")
+    assert (model.origin, model.preset, model.id) == ("preset", "qwen2.5-7b", "Qwen/Qwen2.5-7B")
+    assert not hub.requests
+
+
+@pytest.mark.parametrize("written", ["Qwen/Qwen2.5-7B", "https://huggingface.co/Qwen/Qwen2.5-7B/tree/main"])
+def test_an_id_asks_the_hub(hub: FakeHub, written: str) -> None:
+    model = load(written)
+    assert model.origin == "hub"
+    assert model.commit == hub.repos["Qwen/Qwen2.5-7B"].sha
+    assert model.stored is not None
+    assert model.stored.total_bytes == 15_231_233_024
+    assert model.stored.basis == "header"
+    assert not model.notes
+
+
+def test_the_revision_that_was_asked_is_kept(hub: FakeHub) -> None:
+    model = load("fake/tiny", revision="v1.0")
+    assert (model.revision, model.commit) == ("v1.0", hub.repos["fake/tiny"].sha)
+
+
+def test_a_tied_head_stored_twice_is_no_surprise(hub: FakeHub) -> None:
+    model = load("Qwen/Qwen3-4B")
+    assert model.stored is not None
+    assert model.stored.loaded_bytes == 2 * model.shape.parameters.total
+
+
+def test_totals_without_headers_are_kept_apart(hub: FakeHub) -> None:
+    model = load("mistralai/Mixtral-8x7B-Instruct-v0.1")
+    assert model.headers is None
+    assert model.stored is None
+    assert model.hub_totals is not None
+
+
+def test_a_preset_stands_in_and_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    model = load("Qwen/Qwen2.5-7B-Instruct")
+    assert (model.origin, model.name) == ("preset", "Qwen/Qwen2.5-7B-Instruct")
+    note = model.assumptions[0]
+    assert note.id == "lookup.preset_instead"
+    assert note.values["preset"] == "Qwen/Qwen2.5-7B"
+    with pytest.raises(CalculatorError):
+        load("Qwen/Qwen2.5-7B@v9")
+    assert load_preset("qwen2.5-7b").notes == (), "the preset itself is not changed by it"
+
+
+def test_errors_of_the_hub_come_through(hub: FakeHub) -> None:
+    with pytest.raises(GatedModelError):
+        load("fake/gated")
+    assert load("fake/gated", token=GOOD_TOKEN).shape.hidden == 64
+    with pytest.raises(ModelNotFoundError) as caught:
+        load("qwen2.5-7")
+    assert "qwen2.5-7b" in str(caught.value.message.values["near"])
+
+
+def test_pasted_text() -> None:
+    model = load(f"  {TINY_TEXT}\n")
+    assert (model.origin, model.name, model.shape.hidden) == ("pasted", "config.json", 64)
+    assert load(json.dumps(TINY | {"_name_or_path": "me/mine"})).name == "me/mine"
+    assert load_text(b"\xef\xbb\xbf" + TINY_TEXT.encode(), "mine.json", "file").name == "mine.json"
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "key"),
+    [
+        ("", NotAConfigError, "json.empty"),
+        ("{", NotAConfigError, "json.malformed"),
+        ("{'a': 1}", NotAConfigError, "json.malformed"),
+        ("[1]", NotAConfigError, "json.not_object"),
+        ("null", NotAConfigError, "json.not_object"),
+        ('{"a": ' + "[" * 30 + "]" * 30 + "}", NotAConfigError, "json.too_deep"),
+        ('{"a": ' * 100_000, NotAConfigError, "json.too_deep"),
+        ('{"a": ' + "1" * 5_000 + "}", NotAConfigError, "json.malformed"),
+        ("{" + " " * LIMIT_BYTES + "}", TooLargeError, "json.too_large"),
+        ('"\ud800"', NotAConfigError, "json.not_object"),
+    ],
+)
+def test_text_that_is_no_config(raw: str, kind: type[CalculatorError], key: str) -> None:
+    with pytest.raises(kind) as caught:
+        parse_object(raw)
+    assert caught.value.key == key
+
+
+def test_infinity_is_allowed_as_published_files_hold_it() -> None:
+    assert parse_object('{"time_step_limit": [0.0, Infinity]}')
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
+def test_any_json_is_read_or_refused(value: object) -> None:
+    for raw in (json.dumps(value), json.dumps({"model_type": "llama", "hidden_size": value})):
+        with contextlib.suppress(ShapeError, InputError):
+            load_text(raw)
+
+
+def test_a_folder_with_its_weight_headers(tmp_path: Path) -> None:
+    model = load(str(folder_of(tmp_path)), allow_local=True)
+    assert (model.origin, model.name) == ("file", tmp_path.name)
+    assert model.headers is not None
+    assert model.headers.files > 1
+    assert model.headers.total_elements == model.shape.parameters.total
+    assert load_path(tmp_path / "config.json").shape == model.shape
+
+
+def test_a_folder_of_broken_weights_still_reads(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    next(tmp_path.glob("model-*.safetensors")).unlink()
+    model = load_path(tmp_path)
+    assert model.headers is None
+    assert model.notes[0].id == "hub.shard_missing"
+
+
+def test_paths_are_the_command_lines_alone(hub: FakeHub, tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    for written in (str(tmp_path), str(tmp_path / "config.json"), "/etc/passwd", "~/x", "./x"):
+        with pytest.raises(ModelIdError):
+            load(written)
+    assert not hub.requests
+
+
+def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+    for path, key in ((tmp_path / "none.json", "local.missing"), (tmp_path, "local.no_config")):
+        with pytest.raises(ModelIdError) as caught:
+            load(str(path), allow_local=True)
+        assert caught.value.key == key
+    large = tmp_path / "config.json"
+    large.write_bytes(b" " * (LIMIT_BYTES + 10))
+    with pytest.raises(TooLargeError):
+        load(str(large), allow_local=True)
+
+
+def test_a_folder_named_like_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    folder_of(tmp_path / "org" / "name")
+    monkeypatch.chdir(tmp_path)
+    assert load("org/name", allow_local=True).origin == "file"
+
+
+def test_a_shape_by_hand() -> None:
+    shape = load_preset("smollm2-135m").shape
+    model = lookup.load_shape(shape, "mine")
+    assert (model.origin, model.stored, model.assumptions) == ("manual", None, shape.assumptions)
+
+
+def test_presets_load_by_every_name() -> None:
+    for key in list(presets())[:5]:
+        assert load_preset(key) is load_preset(key)
