@@ -48,8 +48,9 @@ def count_parameters(shape: ModelShape) -> ParameterCount:
     else:
         _add(counts, (t for t in shape.head if t.kind == "bias"))
     skipped = 0
-    for index, times in Counter((*shape.order, *shape.encoder_order)).items():
+    for index, uses in Counter((*shape.order, *shape.encoder_order)).items():
         block = shape.blocks[index]
+        times = 1 if shape.shared_layers else uses
         _add(counts, block.tensors, times)
         skipped += skipped_elements(block) * times
     for tower in shape.towers:
@@ -80,7 +81,8 @@ def cache_shape(shape: ModelShape) -> CacheShape:
     """Cache bytes at 16 bit over all decoder layers.
 
     Full layers count per token; layers with a window or chunk are counted apart; a latent layer is a full layer of its
-    latent. States take the full kernel width. Raises ``UnknownFamilyError`` where the shape says that no formula fits.
+    latent. States take the full kernel width. In an encoder these are the keys and values of one pass, all alive at
+    once whatever the window. Raises ``UnknownFamilyError`` where the shape says that no formula fits.
     """
     if shape.cache_refusal is not None:
         field = str(shape.cache_refusal.values.get("field", ""))
@@ -97,7 +99,7 @@ def cache_shape(shape: ModelShape) -> CacheShape:
         if isinstance(mixer, Attention) and mixer.block_sparse:
             sparse += times * elements * HALF
             continue
-        limit = (mixer.window or mixer.chunk) if isinstance(mixer, Attention) else None
+        limit = (mixer.window or mixer.chunk) if isinstance(mixer, Attention) and mixer.causal else None
         if limit is None:
             full += times
             per_token += times * elements * HALF

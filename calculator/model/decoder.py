@@ -11,8 +11,9 @@ from calculator.model.shape import Activation, Block, ModelShape, NormKind, Tens
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu", "swish": "silu", "swiglu": "silu", "gelu": "gelu", "gelu_python": "gelu", "quick_gelu": "gelu",
-    "gelu_new": "gelu_new", "gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
-    "relu2": "relu2", "relu_squared": "relu2", "xielu": "xielu", "swigluoai": "swiglu_oai", "geglu": "gelu", "gelu_accurate": "gelu_new",
+    "geglu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu_new", "gelu_accurate": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "relu2": "relu2", "relu_squared": "relu2", "xielu": "xielu",
+    "swigluoai": "swiglu_oai",
 }
 
 DTYPES = ("bfloat16", "float16", "float32", "float8_e4m3fn")

@@ -6,7 +6,20 @@ from collections.abc import Callable
 from functools import partial
 
 from calculator.model.config import Config
-from calculator.model.families import chat, composite, gemma4, gpt, linear, llama, moe, newer, single, ssm
+from calculator.model.families import (
+    chat,
+    composite,
+    encoders,
+    gemma4,
+    gpt,
+    linear,
+    llama,
+    moe,
+    newer,
+    seq2seq,
+    single,
+    ssm,
+)
 from calculator.model.shape import ModelShape
 
 Reader = Callable[[Config], ModelShape]
@@ -70,6 +83,18 @@ READERS: dict[str, Reader] = {
     "glm5_next_text": newer.glm5_next,
     "qwen4_exp_text": newer.qwen4_exp,
     "blt": newer.blt,
+    "bert": encoders.bert,
+    "roberta": encoders.roberta,
+    "xlm-roberta": encoders.roberta,
+    "distilbert": encoders.distilbert,
+    "albert": encoders.albert,
+    "deberta": encoders.deberta,
+    "modernbert": encoders.modernbert,
+    "t5": seq2seq.t5,
+    "mt5": seq2seq.t5,
+    "longt5": seq2seq.long_t5,
+    "switch_transformers": seq2seq.switch,
+    "whisper": seq2seq.whisper,
 }
 
 for _name, _read in composite.COMPOSITES.items():

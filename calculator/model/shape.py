@@ -298,7 +298,8 @@ class ModelShape(Frozen):
 
     ``embedding`` holds token and position tables, ``final`` what stands between the last layer and the head,
     ``head`` the output projection (empty when ``tied``). ``encoder_order`` is for encoder-decoder models and indexes
-    ``blocks`` too. ``layer_prefix`` is the path of layer ``{i}`` in the checkpoint.
+    ``blocks`` too. ``shared_layers``: all layers are one set of weights (ALBERT). ``layer_prefix`` is the path of
+    layer ``{i}`` in the checkpoint.
     """
 
     model_type: str
@@ -310,6 +311,7 @@ class ModelShape(Frozen):
     blocks: tuple[Block, ...]
     order: tuple[int, ...]
     encoder_order: tuple[int, ...] = ()
+    shared_layers: bool = False
     embedding: tuple[Tensor, ...]
     final: tuple[Tensor, ...]
     head: tuple[Tensor, ...]
@@ -328,6 +330,7 @@ class ModelShape(Frozen):
     quantization: Quantization | None = None
     prefix: str = "model."
     layer_prefix: str = "model.layers.{i}."
+    encoder_layer_prefix: str = ""
     cache_refusal: Text | None = None
     assumptions: tuple[Text, ...] = ()
 

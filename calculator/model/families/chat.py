@@ -9,6 +9,7 @@ from calculator.model.build import AttentionNames, MlpNames, attention, block, d
 from calculator.model.config import Config
 from calculator.model.decoder import assemble, sizes, tied
 from calculator.model.shape import Attention, Block, DenseMlp, ModelShape, NormKind
+from calculator.model.towers import other
 
 
 def qwen(cfg: Config) -> ModelShape:
@@ -27,10 +28,14 @@ def qwen(cfg: Config) -> ModelShape:
         *attention(mixer, size.hidden, AttentionNames(qkv="attn.c_attn", o="attn.c_proj"), out_bias=bias),
         *dense_mlp(mlp, size.hidden, MlpNames(gate="mlp.w2", up="mlp.w1", down="mlp.c_proj")))
     one = block(mixer, mlp, tensors, ("ln_1", "ln_2"), size.hidden)
-    return assemble(
+    shape = assemble(
         cfg, size, (one,), (0,) * size.layers, tie=tied(cfg, False), final_norm="transformer.ln_f",
         embed="transformer.wte", prefix="transformer.", layer_prefix="transformer.h.{i}.",
         embedding_dropout=cfg.number("emb_dropout_prob", "embd_pdrop", default=0.0, high=1.0))
+    visual = cfg.sub("visual")
+    if visual is None:
+        return shape
+    return shape.model_copy(update={"towers": (other.qwen_vl(visual, "transformer.visual."),)})
 
 
 def chatglm(cfg: Config) -> ModelShape:
@@ -56,11 +61,16 @@ def chatglm(cfg: Config) -> ModelShape:
         *dense_mlp(mlp, size.hidden, MlpNames(gate_up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h")))
     one = block(mixer, mlp, tensors, ("input_layernorm", "post_attention_layernorm"), size.hidden, kind,
                 dropout=cfg.number("hidden_dropout", default=0.0, high=1.0))
-    return assemble(
+    shape = assemble(
         cfg, size, (one,), (0,) * size.layers, tie=tied(cfg, False), norm_kind=kind,
         final_norm="transformer.encoder.final_layernorm" if cfg.flag("post_layer_norm", default=True) else "",
         embed="transformer.embedding.word_embeddings", head="transformer.output_layer",
         prefix="transformer.", layer_prefix="transformer.encoder.layers.{i}.")
+    vision = cfg.sub("vision_config")
+    if vision is None:
+        return shape
+    tower = other.glm_4v(vision, "transformer.vision.", size.hidden, mlp.width)
+    return shape.model_copy(update={"towers": (tower,)})
 
 
 def phi3small(cfg: Config) -> ModelShape:
