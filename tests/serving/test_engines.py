@@ -186,7 +186,10 @@ def test_builds_that_are_no_number_are_refused(written: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "gib", "context"),
-    [((0, 5, 4), 80, 2048), ((0, 10, 0), 80, 4096), ((0, 16, 0), 80, 262_144), ((0, 16, 0), 24, 32_768), ((0, 30, 0), 8, 4096)],
+    [
+        ((0, 5, 4), 80, 2048), ((0, 10, 0), 80, 4096), ((0, 16, 0), 80, 262_144), ((0, 16, 0), 24, 32_768),
+        ((0, 30, 0), 8, 4096),
+    ],
 )  # fmt: skip
 def test_ollama_default_context(version: tuple[int, int, int], gib: int, context: int) -> None:
     assert ollama.default_context(version, gib * GIB) == context

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.serving.shapes import llama
 
 from calculator.errors import PlanError
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split, kv_heads_per_rank, split_of, stages
+from tests.serving.shapes import llama
 
 
 @given(st.integers(1, 200), st.integers(1, 16))

@@ -29,6 +29,5 @@ def test_unreadable_release_names_the_field(written: str) -> None:
 
 def test_a_rule_holds_from_its_first_release_until_the_next() -> None:
     rules = [Rule((0, 1, 0), "a", SOURCE), Rule((0, 9, 0), "b", SOURCE), Rule((0, 20, 0), "c", SOURCE)]
-    assert [at(rules, v).value for v in [(0, 0, 1), (0, 1, 0), (0, 8, 5), (0, 9, 0), (0, 19, 9), (0, 20, 0), (9, 0, 0)]] == [
-        "a", "a", "a", "b", "b", "c", "c",
-    ]  # fmt: skip
+    asked = [(0, 0, 1), (0, 1, 0), (0, 8, 5), (0, 9, 0), (0, 19, 9), (0, 20, 0), (9, 0, 0)]
+    assert [at(rules, version).value for version in asked] == ["a", "a", "a", "b", "b", "c", "c"]
