@@ -58,7 +58,7 @@ ADAPTER_FIELDS = frozenset({"method", "lora_dropout", "adapter_dtype", "base_qua
 _IGNORED = re.compile(r"utm_\w+|gclid|fbclid|msclkid|ref|embed|embed_options")
 """What mail programs, search engines and embedding add to an address."""
 
-_WORD = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=40)]
+_WORD = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]*$", max_length=40)]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHOWN_LENGTH = 40
 _NONE = "~"
