@@ -61,7 +61,6 @@ class Compiled:
     def _record_layer(self, block: Block, n: Numerics, checkpoint: str, first: bool) -> Template:
         tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
         layer = self._writer(tape, n, block)
-        residual = residual_type(n)
         shared = shared_tensors(tape, self.shape, block, n)
         tensors = shared.rotary
 
@@ -74,7 +73,7 @@ class Compiled:
             return [tape.checkpoint(body, box[0]) if checkpoint else body(box[0])]
 
         return record(
-            tape, run, (TOKENS, self.shape.hidden, residual), input_needs_grad=n.input_needs_grad, shared=tensors,
+            tape, run, (TOKENS, self.shape.hidden, n.residual), input_needs_grad=n.input_needs_grad, shared=tensors,
             hold_input=first and self.holds_entry, boundary="checkpoints" if checkpoint else "activations",
         )
 
@@ -151,7 +150,7 @@ class Compiled:
         held: list[Tensor] = []
         marks: dict[str, int] = {}
         found = record(
-            tape, lambda box: [head(layer, box, form, held, marks)], (TOKENS, self.shape.hidden, residual_type(n)),
+            tape, lambda box: [head(layer, box, form, held, marks)], (TOKENS, self.shape.hidden, n.residual),
             held=None if form.outputs_held else held, marks=marks, boundary=boundary,
         )
         self._templates[key] = found
@@ -180,11 +179,6 @@ def compiled(shape: ModelShape) -> Compiled:
     return found
 
 
-def residual_type(n: Numerics) -> str:
-    """The residual stream has the type of the embedding's output."""
-    return n.small
-
-
 def rotary_dim(block: Block) -> int:
     """Width of a layer's rotary tables: the head size, or the rotated part of it; 0 without rotary embedding."""
     mixer = block.mixer
@@ -207,10 +201,10 @@ def shared_tensors(tape: Tape, shape: ModelShape, block: Block, n: Numerics) -> 
     if dim and dialect(shape.model_type).complex_rotary:
         shared.rotary = (tape.outside(SEQ, dim // 2, "complex64", "activations"),)
     elif dim:
-        dtype = residual_type(n)
+        dtype = n.small
         shared.rotary = (tape.outside(SEQ, dim, dtype, "activations"), tape.outside(SEQ, dim, dtype, "activations"))
     if needs_mask(block, n):
-        shared.mask = tape.outside(SCORES, 1, residual_type(n) if n.attention == "eager" else "bool", "activations")
+        shared.mask = tape.outside(SCORES, 1, n.small if n.attention == "eager" else "bool", "activations")
     return shared
 
 
@@ -280,7 +274,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
                    for b in shape.blocks)
     quantised = {"none": "", "nf4": "bnb4", "nf4_dq": "bnb4", "int8": "int8"}.get(plan.base_quant, "packed")
     return Numerics(
-        weight=recipe.weight, small=recipe.small, autocast=recipe.autocast, trainable=not lora, rank=rank,
+        weight=recipe.weight, small=recipe.small, norm=recipe.norm, autocast=recipe.autocast, trainable=not lora, rank=rank,
         targets=targets, adapter=recipe.adapter, adapter_dropout=adapter_dropout(plan),
         fused_adapters=stack.kernels in ("unsloth", "triton") and plan.base_quant != "none", dora=plan.method == "dora",
         quantised=quantised, attention=attention, masked=windowed and plan.attention == "sdpa",
@@ -312,11 +306,13 @@ def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadFor
     order = shape.order
     frozen_entry = not n.trainable and not checkpoint
     embedding = book.sized(book.embedding(n, boundary), rows)
-    layers = []
+    layers: list[Sized] = []
+    residual = embedding.template.dtype
     for i, index in enumerate(order):
-        wants = n._replace(input_needs_grad=False) if i == 0 and frozen_entry else n
+        wants = n._replace(input_needs_grad=not (i == 0 and frozen_entry), residual=residual)
         layers.append(book.sized(book.layer(index, wants, checkpoint, i == 0), rows))
-    last = book.sized(book.head(n, form, boundary), rows)
+        residual = layers[-1].template.dtype
+    last = book.sized(book.head(n._replace(residual=residual), form, boundary), rows)
     count = len(order)
     stages = [Stage("forward", "embedding", 0, embedding.forward)]
     stages += [Stage("forward", "layer", i + 1, unit.forward) for i, unit in enumerate(layers)]

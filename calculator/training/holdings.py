@@ -22,12 +22,13 @@ PACKED = {
 
 class Weight(NamedTuple):
     """One parameter. ``packable``: a quantiser replaces it (a Linear's matrix inside a layer); ``wide``: held in fp32
-    whatever the model's type."""
+    whatever the model's type; ``norm``: a norm's."""
 
     dims: tuple[int, ...]
     packable: bool
     expert: bool = False
     wide: bool = False
+    norm: bool = False
 
     @property
     def elements(self) -> int:
@@ -46,7 +47,8 @@ def weights_of(
             found.append(Weight((t.copies, *t.shape), False, t.component == "experts"))
         else:
             wide = wide_router and t.kind == "router"
-            found += [Weight(t.shape, packable and t.kind == "linear", t.component == "experts", wide)] * t.copies
+            norm = t.kind == "norm" or t.component == "norm"
+            found += [Weight(t.shape, packable and t.kind == "linear", t.component == "experts", wide, norm)] * t.copies
     return tuple(found)
 
 
@@ -81,11 +83,12 @@ def packed_bytes(base_quant: str, dims: tuple[int, ...]) -> int:
 def bytes_of(weights: Weights, plan: TrainingPlan, recipe: Recipe) -> int:
     """Resident bytes of a unit's weights, each parameter rounded up as the allocator does."""
     frozen = adapted(plan)
-    item, small = BYTES[recipe.weight], BYTES[recipe.small]
+    item, small, norm = BYTES[recipe.weight], BYTES[recipe.small], BYTES[recipe.norm]
     total = 0
     for w in weights:
         if frozen and w.packable and plan.base_quant in PACKED:
             total += packed_bytes(plan.base_quant, w.dims)
         else:
-            total += rounded(int(w.elements * (4 if w.wide else item if w.packable or w.expert else small)))
+            each = 4.0 if w.wide else norm if w.norm else item if w.packable or w.expert else small
+            total += rounded(int(w.elements * each))
     return total

@@ -105,10 +105,10 @@ class Layer:
         if kind == "none":
             return x
         if kind == "layer":
-            return ops.layer_norm(tape, x, self.param(f"{name}.weight", width, n.small), self.param(f"{name}.bias", width, n.small))
+            return ops.layer_norm(tape, x, self.param(f"{name}.weight", width, n.norm), self.param(f"{name}.bias", width, n.norm))
         if kind == "layer_no_affine":
             return ops.layer_norm(tape, x, None, None)
-        weight = self.param(f"{name}.weight", width, n.small)
+        weight = self.param(f"{name}.weight", width, n.norm)
         if n.fused_norm and groups == 1:
             return ops.fused_rms_norm(tape, x, weight)
         dtype = x.dtype

@@ -11,8 +11,8 @@ Experts = Literal["grouped_mm", "eager", "batched_mm", "modules"]
 class Numerics(NamedTuple):
     """Types as in ``tape.ITEM_BYTES``.
 
-    ``weight`` is the type that weights are held in, ``small`` that of embeddings and norms (fp32 after PEFT's k-bit
-    preparation), ``autocast`` the compute type under autocast. ``quantised``: how the frozen Linear weights are
+    ``weight`` is the type that weights are held in, ``small`` that of embedding and head, ``norm`` of norms (both may be fp32
+    after PEFT's k-bit preparation), ``residual`` of the stream that enters a layer, ``autocast`` the compute type under autocast. ``quantised``: how the frozen Linear weights are
     stored. ``masked``: an explicit attention mask is in use in windowed layers. ``grads_exist``: gradients of an earlier
     micro-batch are there, so new ones are added and freed. ``single``: the micro-batch is one sequence, which lets
     batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
@@ -23,6 +23,8 @@ class Numerics(NamedTuple):
 
     weight: str = "bf16"
     small: str = "bf16"
+    norm: str = "bf16"
+    residual: str = "bf16"
     autocast: str | None = None
     trainable: bool = True
     rank: int = 0

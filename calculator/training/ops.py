@@ -387,7 +387,9 @@ def dequantising_linear(
     tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None, compute: str, stored: str
 ) -> Tensor:
     """A product with a packed frozen weight: the weight is unpacked to ``compute`` for the product and again in
-    backward. ``int8`` (LLM.int8) also keeps its 16-bit input; the others keep no activation."""
+    backward. The result has the input's type. ``int8`` (LLM.int8) also keeps its 16-bit input; the others keep no
+    activation."""
+    source = x.dtype
     x = cast(tape, x, compute)
     elements, in_width, rows = weight.tensor.width, x.width, x.rows
 
@@ -401,7 +403,7 @@ def dequantising_linear(
     unpacked = tape.new(ONE, elements, compute) if stored != "int8" else None
     out = tape.new(rows, width, compute)
     del unpacked
-    return _finish(tape, out, node)
+    return cast(tape, _finish(tape, out, node), source)
 
 
 def fused_adapter_linear(

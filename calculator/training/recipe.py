@@ -16,10 +16,11 @@ BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
 class Recipe(NamedTuple):
     """``weight``: type of the weights that compute; ``autocast``: compute type under autocast, else None; ``gradient``:
     type in which gradients wait for the step; ``state``: type of each optimizer moment; ``master``: an fp32 copy of the
-    weights lives in the optimizer. ``small``: type of embeddings and norms."""
+    weights lives in the optimizer. ``small``: type of embedding and head, ``norm`` of norms."""
 
     weight: str
     small: str
+    norm: str
     autocast: str | None
     gradient: str
     state: str
@@ -60,24 +61,29 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
         weight = gradient = half
         if plan.framework in TRAINERS:
             autocast = half
-    small = weight
-    if adapted(plan) and plan.base_quant != "none" and plan.kbit_prepared:
-        small = "fp32"
-        if autocast is None:
-            autocast = half
+    small = norm = weight
+    if adapted(plan) and plan.base_quant in ("nf4", "nf4_dq", "int8") and plan.kbit_prepared:
+        norm = "fp32" if plan.framework not in CAST_BACK else weight
+        small = "fp32" if plan.framework not in (*CAST_BACK, "hf_trainer") else weight
+        autocast = autocast or half
     adapter = plan.adapter_dtype or ("fp32" if plan.framework in PEFT_FRAMEWORKS else weight)
     trained = adapter if adapted(plan) else ("fp32" if plan.precision.startswith("fsdp_mixed") else weight)
     if adapted(plan):
         gradient = trained
     state = "fp32" if master else trained
     return Recipe(
-        weight=weight, small=small, autocast=autocast, gradient=plan.grad_dtype or gradient,
+        weight=weight, small=small, norm=norm, autocast=autocast, gradient=plan.grad_dtype or gradient,
         state=plan.optimizer_state_dtype or state, master=master and not adapted(plan), adapter=adapter,
     )
 
 
 TRAINERS = ("hf_trainer", "axolotl", "llamafactory", "ms_swift", "unsloth")
 """Frameworks on transformers' Trainer, whose 16-bit flags put an autocast block around forward whatever the weights' type."""
+
+CAST_BACK = ("axolotl", "llamafactory", "unsloth")
+"""Frameworks that hold norms, embedding and head in 16 bit after PEFT's k-bit preparation, or do not run it. Under
+transformers' Trainer embedding and head are 16 bit again at training, the norms fp32 (end-of-run readings of
+fms-acceleration's baseline QLoRA runs)."""
 
 PEFT_FRAMEWORKS = ("hf_trainer", "plain_torch", "peft", "unsloth", "axolotl", "llamafactory", "ms_swift", "deepspeed", "other")
 """Frameworks whose adapters are PEFT's, which keeps them in fp32 (``autocast_adapter_dtype``); the rest use the run's

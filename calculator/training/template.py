@@ -33,7 +33,7 @@ class Template:
 
     ``entering`` is the storage of its input, ``leaving`` of its output, ``gradient_in`` of the gradient that it is
     given and ``gradient_out`` of the one that it hands on (the same storage when it was added to in place). ``extras`` are
-    further tensors that outlive it; ``marks`` name places among the forward events.
+    further tensors that outlive it; ``marks`` name places among the forward events; ``dtype`` is the output's type.
     """
 
     storages: tuple[tuple[int, int, str], ...]
@@ -48,6 +48,7 @@ class Template:
     keeps_input: bool
     keeps_shared: bool
     marks: dict[str, int]
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ def record(
         s.tape = None
     return Template(
         storages, events[:split], events[split:exit_at], events[exit_at:], entering_id, leaving.ident, gradient_in,
-        gradient_out, tuple(extras), keeps_input, keeps_shared, marks or {},
+        gradient_out, tuple(extras), keeps_input, keeps_shared, marks or {}, shape[2],
     )
 
 
