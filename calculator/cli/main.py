@@ -28,6 +28,7 @@ from calculator.presets import presets
 from calculator.render import LANGUAGES, known_language
 from calculator.units import Unit
 
+COMMANDS = (*PLANS, "shape", "gpus", "presets")
 EXIT_CODES: Mapping[str, int] = {"fits": 0, "does_not_fit": 1, "tight": 4}
 INTERNAL_FAULT = 70
 INTERRUPTED = 130
@@ -71,6 +72,9 @@ def _run(arguments: list[str], printer: Printer) -> int:
     if not arguments:
         parser.print_help()
         return 2
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        near = get_close_matches(arguments[0], COMMANDS, n=1, cutoff=0.5)
+        raise InputError("cli.unknown_command", command=arguments[0][:40], near=near[0] if near else "train")
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         raise _unknown(unknown[0], options.command)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 from collections import Counter
@@ -69,7 +70,7 @@ class FakeHub:
         class Handler(_Handler):
             fakehub = hub
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.server = _Server(("127.0.0.1", port), Handler)
         self.server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
 
@@ -84,6 +85,15 @@ class FakeHub:
 
     def paths(self, containing: str = "") -> list[str]:
         return [path for _, path, _ in self.requests if containing in path]
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what several tests are about; anything else is worth its traceback."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
