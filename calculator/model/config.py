@@ -29,7 +29,7 @@ class Notes:
         self.assumptions: list[Text] = []
         self.asked: set[str] = set()
         self.defaulted: set[str] = set()
-        self.derived: list[str] = []
+        self.visited: dict[str, Mapping[str, Any]] = {}
 
     def assume(self, id_: str, **values: int | float | str) -> None:
         note = text(id_, **values)
@@ -48,6 +48,7 @@ class Config:
         self.raw = raw
         self.path = path
         self.notes = notes if notes is not None else Notes()
+        self.notes.visited[path] = raw
         self.fallback = fallback or {}
 
     # ------------------------------------------------------------------------------------------------ raw access

@@ -16,6 +16,7 @@ from calculator.model.families import (
     llama,
     moe,
     newer,
+    omni,
     seq2seq,
     single,
     ssm,
@@ -97,5 +98,5 @@ READERS: dict[str, Reader] = {
     "whisper": seq2seq.whisper,
 }
 
-for _name, _read in composite.COMPOSITES.items():
+for _name, _read in (composite.COMPOSITES | omni.OMNI).items():
     READERS[_name] = partial(_with_readers, _read)

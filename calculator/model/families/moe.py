@@ -194,6 +194,8 @@ MIXTURES: dict[str, Mixture] = {
     "minimax_m2": replace(MIXTRAL, qk_norm="full", qk_norm_key="use_qk_norm", partial_rotary=True, windows=no_window),
     "qwen2_moe": QWEN2_MOE,
     "qwen3_moe": QWEN3_MOE,
+    "qwen3_omni_talker": replace(
+        QWEN3_MOE, shared_width=("shared_expert_intermediate_size",), shared_gate=True, names=QWEN_NAMES, ignored=()),
     "olmoe": Mixture(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full",
                      width=("intermediate_size",)),
     "phimoe": replace(MIXTRAL, norm="layer", qkv_bias="attention_bias", out_bias="attention_bias",
