@@ -93,6 +93,24 @@ class Mix:
         return tuple(layer for layer, index in enumerate(self.shape.order) if has[index])
 
     @property
+    def tied(self) -> bool:
+        """Whether one tensor serves as embedding and output. GPT-2's is written twice by the converter."""
+        return self.shape.tied and self.shape.model_type != "gpt2"
+
+    @property
+    def output(self) -> tuple[Tensor, ...]:
+        """The output projection as the file holds it; none where the embedding serves."""
+        if self.tied:
+            return ()
+        if not self.shape.tied:
+            return self.shape.head
+        return tuple(
+            t.model_copy(update={"component": "head", "kind": "linear"})
+            for t in self.shape.embedding
+            if category(t) == "token_embd"
+        )
+
+    @property
     def _falcon(self) -> bool:
         return self.shape.model_type == "falcon"
 
@@ -110,7 +128,7 @@ class Mix:
         return tensor.copies * self.type_of(tensor, layer).tensor_bytes(tensor.shape)
 
     def _chosen(self, what: Category, tensor: Tensor, layer: int, columns: int) -> str:
-        if what == "output" or (what == "token_embd" and self.shape.tied):
+        if what == "output" or (what == "token_embd" and self.tied):
             return self._output(columns)
         if self.rules == "MXFP4_MOE":
             return "MXFP4" if tensor.component == "experts" else "Q8_0"
@@ -293,8 +311,7 @@ def mix_weights(shape: ModelShape, written: str, *, imatrix: bool = False) -> St
     for index, times in Counter(shape.encoder_order).items():
         for tensor in shape.blocks[index].tensors:
             add(tensor, None, times)
-    head = () if shape.tied else shape.head
-    for tensor in (*shape.embedding, *shape.final, *head):
+    for tensor in (*shape.embedding, *shape.final, *mix.output):
         add(tensor, None)
     return StoredWeights(
         total_bytes=by_component.total(),

@@ -25,23 +25,23 @@ Category = Literal[
 
 _RULES: tuple[tuple[Category, str], ...] = (
     ("attn_qkv", r"(qkv_proj|c_attn|query_key_value|Wqkv|wqkv|W_pack|in_proj_qkvz?)"),
-    ("attn_q", r"(q_proj|wq|query|q_lin)"),
-    ("attn_k", r"(k_proj|wk|key|k_lin)"),
-    ("attn_v", r"(v_proj|wv|value|v_lin)"),
-    ("attn_output", r"(o_proj|out_proj|wo|dense|out_lin)"),
+    ("attn_q", r"(q_proj|wq|query|q_lin|q)"),
+    ("attn_k", r"(k_proj|wk|key|k_lin|k)"),
+    ("attn_v", r"(v_proj|wv|value|v_lin|v)"),
+    ("attn_output", r"(o_proj|out_proj|c_proj|[Ww]o|dense|out_lin|o)"),
 )
 _ATTENTION = tuple((category, re.compile(pattern)) for category, pattern in _RULES)
 _DOWN = re.compile(r"down_proj|c_proj|w2|fc2|fc_out|dense_4h_to_h|output_linear|lin2|wo")
 _GATE = re.compile(r"gate_proj|w1|c_fc_0|linear_v")
 _POSITION = re.compile(r"position|wpe|token_type")
-_KEPT = re.compile(r"conv1d|short_conv|conv\.|A_log|dt_bias|altup|laurel|per_layer_model_proj|rel_attn_bias")
+_KEPT = re.compile(r"conv1d|A_log|dt_bias|altup|laurel|per_layer_model_proj|rel(ative)?_att\w*_bias")
 
 
 def category(tensor: Tensor) -> Category:
     """The category of a tensor by its component and its module's last name.
 
-    A chat model's ``w1`` and ``w2`` mean gate and up in some families and gate and down in others; the two that matter
-    for the mixes, down against the rest, are told apart by shape where the name alone does not.
+    ``w2`` is the down projection in some families and the gate in others, so the way a dense MLP's matrix is split
+    decides between down and the rest, and the name only where that says nothing.
     """
     if len(tensor.shape) < 2 or tensor.kind in ("norm", "bias", "router", "conv") or _KEPT.search(tensor.name):
         return "kept"
@@ -53,7 +53,7 @@ def category(tensor: Tensor) -> Category:
     if tensor.component == "attention":
         return next((name for name, pattern in _ATTENTION if pattern.fullmatch(last)), "other")
     if tensor.component in ("mlp", "experts", "shared_experts"):
-        if tensor.split == "row" or _DOWN.fullmatch(last):
+        if tensor.split == "row" or (tensor.split != "column" and _DOWN.fullmatch(last)):
             return "ffn_down"
         return "ffn_gate" if _GATE.fullmatch(last) else "ffn_up"
     return "other"

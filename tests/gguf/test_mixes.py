@@ -1,6 +1,7 @@
 """Mixes computed from shapes against published files, and against the quantiser's rules told slowly."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ FILES = [(row, mix) for row in PUBLISHED for mix in row["sizes"]]
 
 @pytest.mark.parametrize(("row", "mix"), FILES, ids=[f"{row['model']}-{mix}" for row, mix in FILES])
 def test_a_mix_is_within_a_percent_of_the_published_file(row: dict[str, Any], mix: str) -> None:
-    """Half a percent here: the file also holds the tokenizer, and sizes are printed with three digits."""
+    """Half a percent, more where the tokenizer, which the file also holds, is a larger part of a small file."""
     computed = mix_weights(read(row["config"]), mix, imatrix=row["imatrix"]).total_bytes
-    assert computed == pytest.approx(parse_bytes(row["sizes"][mix]), rel=0.005), row["url"]
+    assert computed == pytest.approx(parse_bytes(row["sizes"][mix]), rel=row.get("tolerance", 0.005)), row["url"]
 
 
 def test_the_tokenizer_is_what_a_published_file_has_more() -> None:
@@ -158,10 +159,14 @@ def test_towers_go_to_a_file_of_their_own() -> None:
     assert projector_weights(shape) is None
 
 
+NO_CATEGORY = re.compile(r"kv_a_proj|kv_b_proj|q_[ab]_proj|conv\.(in|out)_proj")
+"""Latent projections and short convolutions are in no category of the quantiser."""
+
+
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row["model"])
 def test_every_matrix_of_the_published_models_has_a_category(row: dict[str, Any]) -> None:
     shape = read(row["config"])
     for block in shape.blocks:
         for tensor in block.tensors:
-            if tensor.kind == "linear":
+            if tensor.kind == "linear" and not NO_CATEGORY.search(tensor.name):
                 assert category(tensor) not in ("other", "kept"), tensor.name
