@@ -16,7 +16,7 @@ from calculator.training.optimizer import StepMemory
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe, adapted
-from calculator.training.stack import adapter_dropout, liger_chunk, stack_of
+from calculator.training.stack import adapter_dropout, liger_chunk, outputs_held, stack_of
 from calculator.training.stretches import (
     HeadForm,
     additive_mask,
@@ -288,7 +288,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
 def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
     return HeadForm(
         vocab=shape.vocab, norm=shape.final_norm, tied=shape.tied, softcap=shape.final_softcap, upcast=shape.loss_upcast,
-        kernel=plan.loss, era=stack_of(plan).era, outputs_held=bool(plan.outputs_held), outputs_fp32=plan.convert_outputs_fp32,
+        kernel=plan.loss, era=stack_of(plan).era, outputs_held=outputs_held(plan), outputs_fp32=plan.convert_outputs_fp32,
     )
 
 

@@ -480,12 +480,18 @@ def matmul(tape: Tape, x: Tensor, y: Tensor, rows: int, width: int) -> Tensor:
 
 
 def softmax(tape: Tape, x: Tensor, dtype: str) -> Tensor:
-    """Softmax that computes and returns ``dtype``; the result is kept. (The cast happens inside the kernel.)"""
+    """Softmax that computes and returns ``dtype``; the result is kept. The CUDA kernel of its backward first makes the
+    product of gradient and result (``softmax_backward_cuda_out`` in ATen/native/cuda/SoftMax.cu)."""
     source = x.dtype
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
         assert g[0] is not None
-        return [_like(tape, g[0], source)]
+        out = _like(tape, g[0], source)
+        if tape.kernel_scratch:
+            with tape.label("kernel_workspace"):
+                product = _like(tape, g[0])
+            del product
+        return [out]
 
     node = tape.record("softmax", [x], backward, [])
     out = _like(tape, x, dtype)

@@ -65,7 +65,6 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
     if adapted(plan) and plan.base_quant in ("nf4", "nf4_dq", "int8") and plan.kbit_prepared:
         norm = "fp32" if plan.framework not in CAST_BACK else weight
         small = "fp32" if plan.framework not in (*CAST_BACK, "hf_trainer") else weight
-        autocast = autocast or half
     adapter = plan.adapter_dtype or ("fp32" if plan.framework in PEFT_FRAMEWORKS else weight)
     trained = adapter if adapted(plan) else ("fp32" if plan.precision.startswith("fsdp_mixed") else weight)
     if adapted(plan):

@@ -52,6 +52,11 @@ def adapter_dropout(plan: TrainingPlan) -> float:
     return 0.05 if plan.framework in ("hf_trainer", "axolotl", "ms_swift", "litgpt") else 0.0
 
 
+def outputs_held(plan: TrainingPlan) -> bool:
+    """A loop written by hand keeps the model's outputs, logits included, while it calls backward; trainers drop them."""
+    return plan.framework == "plain_torch" if plan.outputs_held is None else plan.outputs_held
+
+
 def stack_of(plan: TrainingPlan, model_type: str = "") -> Stack:
     """The defaults of a plan's framework and releases."""
     version = plan.transformers_version
