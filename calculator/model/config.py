@@ -81,11 +81,11 @@ class Config:
                 found = key, value
         if found is not None:
             return found
+        self.notes.defaulted.add(self.path + keys[0])
         for key in keys:
             if key in self.fallback:
                 value = self.fallback[key]
                 if value is not None:
-                    self.notes.defaulted.add(self.path + keys[0])
                     self.notes.assume("assumption.class_default", key=self.path + keys[0], value=_show(value))
                 return key, value
         return keys[0], None
@@ -93,7 +93,6 @@ class Config:
     def _default(self, keys: Sequence[str], default: Any, silent: bool) -> Any:
         if default is _REQUIRED:
             raise self.missing(keys[0])
-        self.notes.defaulted.add(self.path + keys[0])
         if default is not None and not silent:
             self.notes.assume("assumption.default", key=self.path + keys[0], value=_show(default))
         return default
@@ -117,7 +116,6 @@ class Config:
         """An integer, or None where the key is absent or null."""
         key, value = self._lookup(keys)
         if value is None:
-            self.notes.defaulted.add(self.path + keys[0])
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.bad(key, "integer")
@@ -199,7 +197,6 @@ class Config:
         if values is None:
             if default is None:
                 raise self.missing(key)
-            self.notes.defaulted.add(self.path + key)
             self.notes.assume("assumption.layer_pattern", key=self.path + key)
             return tuple(default)
         if not layers <= len(values) <= layers + spare:

@@ -39,7 +39,10 @@ CONTEXT_KEYS = (
 
 def context(cfg: Config, *keys: str) -> int | None:
     """The longest context the file states; None where it does not say."""
-    return cfg.optional_int(*(keys or CONTEXT_KEYS), high=10**12)
+    keys = keys or CONTEXT_KEYS
+    found = cfg.optional_int(*keys, high=10**12)
+    cfg.notes.defaulted.discard(cfg.path + keys[0])
+    return found
 
 
 def sizes(

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from calculator.errors import BadValueError, MissingKeyError, UnknownFamilyError
+from calculator.errors import BadValueError, MissingKeyError, NotALanguageModelError
 from calculator.model.config import Config, check_is_config
 from calculator.model.decoder import DTYPES
+from calculator.model.generic import read_generic
+from calculator.model.keys import refuse_leftovers
 from calculator.model.quantization import read_quantization
 from calculator.model.registry import READERS
 from calculator.model.shape import ModelShape
@@ -17,6 +19,9 @@ MAX_PARAMETERS = 10**14
 
 ARCHITECTURES = {"MiniMaxM2ForCausalLM": "minimax_m2"}
 """Architectures that decide where a file carries another family's model_type."""
+
+ANYWHERE = ("vocab_size", "tie_word_embeddings")
+"""Keys that composites repeat at the top although their language model's object decides."""
 
 BARE_MODEL = re.compile(r"(?!ChatGLM|.*(?:For[A-Z]|LMHead)).*Model")
 """Class names of models without a head: "MistralModel", not "LlamaForCausalLM", "GPT2LMHeadModel" or "ChatGLMModel"
@@ -34,8 +39,12 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
     architecture = _architecture(cfg)
     reader = READERS.get(ARCHITECTURES.get(architecture, family))
     if reader is None:
-        raise UnknownFamilyError("shape.unknown_family", field="model_type", value=family)
-    shape = _headed(reader(cfg), architecture)
+        shape = read_generic(cfg, family)
+    else:
+        shape = reader(cfg)
+        cfg.ignore(*ANYWHERE)
+        refuse_leftovers(cfg.notes, family)
+    shape = _headed(shape, architecture)
     shape = shape.model_copy(update={
         "model_type": family, "architecture": architecture, "dtype": _dtype(cfg),
         "quantization": read_quantization(cfg.raw, sidecar),
@@ -51,6 +60,8 @@ def _family(cfg: Config) -> str:
     family = cfg.string("model_type", default="")
     if not family and cfg.has("ssm_cfg") and cfg.has("d_model"):
         return "mamba_ssm"
+    if not family and "_class_name" in cfg.raw:
+        raise NotALanguageModelError("shape.not_a_language_model", field="_class_name", value="diffusers")
     if not family:
         raise MissingKeyError("shape.missing_key", field="model_type")
     return family

@@ -35,6 +35,7 @@ def _with_readers(read: Callable[[Config, dict[str, Reader]], ModelShape], cfg: 
 READERS: dict[str, Reader] = {
     **{name: partial(llama.read_dialect, d=dialect) for name, dialect in llama.DIALECTS.items()},
     **{name: partial(moe.read_mixture, d=mixture) for name, mixture in moe.MIXTURES.items()},
+    "minimax_m2": moe.minimax_m2,
     "gpt2": gpt.gpt2,
     "gpt_bigcode": gpt.gpt_bigcode,
     "openai-gpt": gpt.openai_gpt,

@@ -91,6 +91,9 @@ def read_dialect(cfg: Config, d: Dialect) -> ModelShape:
     qkv_bias, out_bias = switch(cfg, d.qkv_bias, d.qkv_bias_default), switch(cfg, d.out_bias, d.qkv_bias_default)
     parallel = switch(cfg, d.parallel_key or d.parallel)
     layer_norms = d.norms[:1] if parallel else d.norms
+    if cfg.flag("use_cla"):
+        raise cfg.bad("use_cla", "choice")
+    cfg.ignore("cla_share_factor")
     if d.post_norm_key and cfg.flag(d.post_norm_key):
         layer_norms = (*layer_norms, "post_norm1", "post_norm2")
     qk_norm = d.qk_norm if not d.qk_norm_key or cfg.flag(d.qk_norm_key) else "none"

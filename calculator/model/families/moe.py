@@ -191,7 +191,6 @@ GLM4_MOE = Mixture(
 
 MIXTURES: dict[str, Mixture] = {
     "mixtral": MIXTRAL,
-    "minimax_m2": replace(MIXTRAL, qk_norm="full", qk_norm_key="use_qk_norm", partial_rotary=True, windows=no_window),
     "qwen2_moe": QWEN2_MOE,
     "qwen3_moe": QWEN3_MOE,
     "qwen3_omni_talker": replace(
@@ -221,6 +220,7 @@ MIXTURES: dict[str, Mixture] = {
     "aria_text": Mixture(
         qkv_bias="attention_bias", out_bias="attention_bias", experts=("moe_num_experts",),
         top_k=("moe_topk",), width=("intermediate_size",), shared_count=("moe_num_shared_experts",), default_shared=2,
+        ignored=("num_experts_per_tok",),
         names=MoeNames(router="mlp.router", gate_up="mlp.experts.fc1", down="mlp.experts.fc2",
                        shared="mlp.shared_experts")),
     "solar_open": Mixture(shared_count=("n_shared_experts",)),
@@ -234,3 +234,20 @@ MIXTURES: dict[str, Mixture] = {
         gate_per_head=True, shared_width=("shared_expert_intermediate_size",), windows=pattern(4, default=512),
         router_extra=_laguna_bias, heads_per_layer="num_attention_heads_per_layer"),
 }
+
+MINIMAX_M2 = replace(MIXTRAL, qk_norm="full", qk_norm_key="use_qk_norm", partial_rotary=True, windows=no_window)
+
+
+def minimax_m2(cfg: Config) -> ModelShape:
+    """MiniMax-M2: softmax attention in all layers, although the file keeps the list of its hybrid ancestor."""
+    kinds = cfg.ints("attn_type_list", high=1)
+    if kinds is not None and (0 in kinds or len(kinds) != cfg.integer("num_hidden_layers", high=4096)):
+        raise cfg.bad("attn_type_list", "length" if 0 not in kinds else "choice")
+    if cfg.integer("shared_intermediate_size", default=0, low=0, silent=True):
+        raise cfg.bad("shared_intermediate_size", "choice")
+    modules = cfg.integer("num_mtp_modules", default=0, low=0, high=64, silent=True)
+    if modules and cfg.flag("use_mtp"):
+        # published totals equal the layers, embeddings and router biases to the unit
+        cfg.notes.assume("assumption.mtp_not_stored", key=cfg.path + "num_mtp_modules", value=modules)
+    cfg.ignore("mtp_transformer_layers", "use_mtp", "mlp_intermediate_size")
+    return read_mixture(cfg, MINIMAX_M2)

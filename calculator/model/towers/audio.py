@@ -19,6 +19,7 @@ def _whisper_layer(k_bias: bool) -> Layer:
 
 
 def _sizes(cfg: Config) -> tuple[int, int, int, int]:
+    cfg.ignore("num_key_value_heads", "head_dim")
     hidden = cfg.integer("d_model", "hidden_size", high=2**20)
     layers = cfg.integer("encoder_layers", "num_hidden_layers", high=MAX_TOWER_LAYERS)
     heads = cfg.integer("encoder_attention_heads", "num_attention_heads", high=65_536)

@@ -15,6 +15,7 @@ NORMS = ("norm1", "norm2")
 
 
 def _patch(cfg: Config, parts: Parts, hidden: int, *, bias: bool) -> int:
+    cfg.ignore("spatial_patch_size")
     patch = cfg.integer("patch_size")
     channels = cfg.integer("in_channels", "in_chans", default=3)
     parts.conv("patch_embed.proj", hidden, channels, cfg.integer("temporal_patch_size", default=2, high=64), patch,

@@ -28,7 +28,7 @@ def size_of(cfg: Config, key: str, default: int | None = None) -> int:
 def base(cfg: Config) -> tuple[int, int, int, int]:
     """Hidden size, layers, heads, MLP width."""
     hidden = cfg.integer("hidden_size", high=2**20)
-    heads = cfg.integer("num_attention_heads", high=65_536)
+    heads = cfg.integer("num_attention_heads", "attention_heads", high=65_536)
     cfg.divide("num_attention_heads", hidden, heads)
     return hidden, cfg.integer("num_hidden_layers", high=MAX_TOWER_LAYERS), heads, cfg.integer("intermediate_size")
 
