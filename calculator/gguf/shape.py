@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calculator.errors import HubAnswerError, UnknownFamilyError
+from calculator.gguf.components import component_of
 from calculator.gguf.header import GgufHeader
-from calculator.gguf.weights import component_of
 from calculator.model.read import read
 from calculator.model.shape import ModelShape
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from calculator.gguf.components import component_of
 from calculator.gguf.mixes import Mix, mix_name, mix_weights
 from calculator.model.patterns import matcher
 from calculator.model.quantization import format_of
@@ -239,7 +240,7 @@ def _from_headers(shape: ModelShape, headers: HeaderSummary) -> StoredWeights:
         components[_template(prefix + tensor.name)] = "mtp" if mtp else tensor.component
     by_component: Counter[str] = Counter()
     for group in headers.tensors:
-        by_component[components.get(_template(group.name), "other")] += group.bytes
+        by_component[components.get(_template(group.name)) or component_of(group.name)] += group.bytes
     rest = headers.total_bytes - by_component.total()
     if rest:
         by_component["other"] += rest

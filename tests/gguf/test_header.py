@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calculator.errors import CalculatorError, HubAnswerError
+from calculator.gguf.components import component_of
 from calculator.gguf.header import MOST_HEADER_BYTES, ReadRange, read_header
-from calculator.gguf.weights import component_of, weights_of
+from calculator.gguf.weights import weights_of
 from tests.gguf.writer import head, text
 
 PAIRS: dict[str, object] = {
