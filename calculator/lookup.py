@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +13,16 @@ from calculator.errors import (
     HubError,
     ModelIdError,
     ModelNotFoundError,
+    NoConfigError,
+    ShapeError,
     TooLargeError,
 )
+from calculator.gguf.files import group_files
+from calculator.gguf.header import read_header
+from calculator.gguf.shape import shape_of
+from calculator.gguf.weights import weights_of
 from calculator.hub.address import Address, parse_address
+from calculator.hub.client import FileMissing
 from calculator.hub.headers import FolderFiles, WeightHeaders, read_headers
 from calculator.jsonin import LIMIT_BYTES, parse_object
 from calculator.model import read
@@ -31,9 +38,9 @@ class LoadedModel(Frozen):
     """A model ready to be billed, and where it came from.
 
     ``name`` is what to call it. ``id``, ``revision`` (as asked) and ``commit`` are the hub's; ``preset`` is the key of
-    a built-in one. ``config_json`` is the text that was read ("" for a shape made by hand). ``headers`` list the stored
-    tensors; ``hub_totals`` are the hub's own sums where no header could be read, and name no tensor. ``notes`` say
-    what was assumed, what could not be read, and why a preset stands in for the hub.
+    a built-in one. ``config_json`` is the text that was read ("" where there was none). ``headers`` list the stored
+    tensors; ``hub_totals`` are the hub's own sums where no header could be read, and name no tensor; ``gguf`` are the
+    weights of ``gguf_file``. ``notes`` say what was assumed, what could not be read, and why a preset stands in.
     """
 
     shape: ModelShape
@@ -47,6 +54,8 @@ class LoadedModel(Frozen):
     sidecar_json: str | None = None
     headers: WeightHeaders | None = None
     hub_totals: WeightHeaders | None = None
+    gguf: StoredWeights | None = None
+    gguf_file: str | None = None
     facts: hub.Facts | None = None
     notes: tuple[Text, ...] = ()
 
@@ -58,6 +67,8 @@ class LoadedModel(Frozen):
     @cached_property
     def stored(self) -> StoredWeights | None:
         """The weights as the files' headers tell them; None where none were read, so that they are computed."""
+        if self.gguf is not None:
+            return self.gguf
         return None if self.headers is None else stored_weights(self.shape, self.headers)
 
 
@@ -80,7 +91,7 @@ def load(
         return load_preset(built_in.key)
     address = parse_address(wanted, hub.endpoint_from_environment())
     if revision is not None:
-        address = Address(repo=address.repo, revision=revision)
+        address = address.model_copy(update={"revision": revision})
     try:
         return load_hub(address, token=token)
     except HubError as error:
@@ -108,9 +119,51 @@ def load_preset(key: str) -> LoadedModel:
     )
 
 
-def load_hub(address: str | Address, *, revision: str | None = None, token: str | None = None) -> LoadedModel:
-    """A model of the hub, without falling back on anything."""
-    return from_hub(hub.fetch_model(address, revision, token))
+def load_hub(address: Address, *, token: str | None = None) -> LoadedModel:
+    """A model of the hub. Where the address names a GGUF file or the repository holds no other weights, the weights are
+    that file's, and the shape too where there is no config.json."""
+    try:
+        loaded = from_hub(hub.fetch_model(address, None, token))
+    except NoConfigError as error:
+        if not error.key.startswith("hub.gguf"):
+            raise
+        gguf = hub.fetch_gguf(address, token)
+        loaded = LoadedModel(
+            shape=_gguf_shape(gguf, token),
+            origin="hub",
+            name=gguf.facts.repo,
+            id=gguf.facts.repo,
+            revision=address.revision,
+            commit=gguf.facts.commit,
+            facts=gguf.facts,
+        )
+        return _with_gguf(loaded, gguf)
+    assert loaded.facts is not None
+    if address.file is not None or (loaded.headers is None and loaded.hub_totals is None and loaded.facts.gguf_files):
+        return _with_gguf(loaded, hub.fetch_gguf(address, token))
+    return loaded
+
+
+def _gguf_shape(gguf: hub.GgufModel, token: str | None) -> ModelShape:
+    """The shape by the file's metadata; of an architecture that is not read from them, the base model's."""
+    base = gguf.facts.base_model
+    try:
+        return shape_of(gguf.headers)
+    except ShapeError:
+        if base is None:
+            raise
+    built_in = find_preset(base)
+    return (
+        load_preset(built_in.key).shape if built_in is not None else from_hub(hub.fetch_model(base, None, token)).shape
+    )
+
+
+def _with_gguf(loaded: LoadedModel, gguf: hub.GgufModel) -> LoadedModel:
+    stored = weights_of(gguf.headers)
+    note = text("lookup.gguf", file=gguf.file.names[0], stored_bytes=stored.total_bytes)
+    return loaded.model_copy(
+        update={"gguf": stored, "gguf_file": gguf.file.names[0], "headers": None, "notes": (note,)}
+    )
 
 
 def from_hub(model: hub.HubModel) -> LoadedModel:
@@ -154,6 +207,8 @@ def load_path(path: Path) -> LoadedModel:
     Raises ``ModelIdError`` ("local.unreadable", "local.no_config") and as ``load_text``.
     """
     folder = path if path.is_dir() else path.parent
+    if path.suffix == ".gguf":
+        return _load_gguf(path)
     config = _read_file(folder / "config.json" if path.is_dir() else path)
     if not path.is_dir():
         return load_text(config, path.name, "file")
@@ -171,6 +226,20 @@ def load_path(path: Path) -> LoadedModel:
     )
 
 
+def _load_gguf(path: Path) -> LoadedModel:
+    """A GGUF file of this machine, with the other parts where it is one of several."""
+    sizes: dict[str, int | None] = {p.name: p.stat().st_size for p in path.parent.glob("*.gguf")}
+    names = next((f.names for f in group_files(sizes) if path.name in f.names), (path.name,))
+    source = FolderFiles(path.parent)
+    try:
+        headers = tuple(read_header(partial(source.part, name), name) for name in names)
+    except FileMissing:
+        raise ModelIdError("local.unreadable", field="model", path=str(path)) from None
+    return LoadedModel(
+        shape=shape_of(headers), origin="file", name=path.name, gguf=weights_of(headers), gguf_file=path.name
+    )
+
+
 def load_shape(shape: ModelShape, name: str) -> LoadedModel:
     """A shape made by hand."""
     return LoadedModel(shape=shape, origin="manual", name=name)
@@ -184,10 +253,11 @@ def _stand_in(built_in: Preset, address: Address, error: CalculatorError) -> Loa
 def _local_path(written: str) -> Path | None:
     """The path that a person on this machine means, or None for what can only be an id.
 
-    An id never starts with a dot, a slash or a tilde and never ends in .json; anything else is a path if it exists.
+    An id never starts with a dot, a slash or a tilde and never ends in .json or .gguf; anything else is a path if it
+    exists.
     """
     path = Path(written).expanduser()
-    if written.startswith((".", "/", "~")) or written.endswith(".json"):
+    if written.startswith((".", "/", "~")) or written.endswith((".json", ".gguf")):
         if not path.exists():
             raise ModelIdError("local.missing", field="model", path=written[:200])
         return path

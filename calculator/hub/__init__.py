@@ -2,12 +2,14 @@
 
 from calculator.hub.address import Address, parse_address
 from calculator.hub.client import Limits, endpoint_from_environment
+from calculator.hub.facts import Facts, RepoFile
 from calculator.hub.headers import TensorGroup, WeightHeaders
-from calculator.hub.repository import Facts, HubModel, RepoFile, clear_cache, fetch_model
+from calculator.hub.repository import GgufModel, HubModel, clear_cache, fetch_gguf, fetch_model
 
 __all__ = [
     "Address",
     "Facts",
+    "GgufModel",
     "HubModel",
     "Limits",
     "RepoFile",
@@ -15,6 +17,7 @@ __all__ = [
     "WeightHeaders",
     "clear_cache",
     "endpoint_from_environment",
+    "fetch_gguf",
     "fetch_model",
     "parse_address",
 ]

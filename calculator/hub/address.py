@@ -1,8 +1,9 @@
 """What a person typed as the address of a model, checked before any request is made.
 
-Understood are ``org/name``, ``name`` (the hub's oldest models have no organisation), both with ``@revision``,
-``hf://org/name``, and the addresses that a browser shows: ``https://huggingface.co/org/name`` with or without
-``/tree/REVISION``, ``/blob/REVISION/FILE``, ``/resolve/...``, ``/raw/...``, ``/commit/...``, also of a mirror.
+Understood are ``org/name``, ``name`` (the hub's oldest models have no organisation), both with ``@revision`` and, for
+GGUF, with ``:FILE`` or ``:MIX`` as ollama writes it, ``hf://org/name``, and the addresses that a browser shows:
+``https://huggingface.co/org/name`` with or without ``/tree/REVISION``, ``/blob/REVISION/FILE``, ``/resolve/...``,
+``/raw/...``, ``/commit/...``, also of a mirror.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co", "hf-mirr
 
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*(/[A-Za-z0-9_][A-Za-z0-9_.\-]*)?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-+]*(/[A-Za-z0-9_][A-Za-z0-9_.\-+]*)*", re.ASCII)
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-+/]{0,200}", re.ASCII)
 _LOOKS_LIKE_TOKEN = re.compile(r"(hf|api_org)_[A-Za-z0-9]{16,}")
 _HOST_FIRST = re.compile(r"(https?://|hf://)|([a-z0-9\-]+\.)+(co|com|cn|ai|org|net|io)/", re.IGNORECASE)
 _NOT_MODELS = {"datasets", "spaces", "docs", "papers", "collections", "blog", "learn", "organizations", "join", "login"}
@@ -28,20 +30,23 @@ _REVISION_VERBS = {"tree", "blob", "resolve", "raw", "commit", "commits", "blame
 
 
 class Address(Frozen):
-    """A repository of the hub and, where one was named, a branch, tag or commit of it."""
+    """A repository of the hub and, where they were named, a branch, tag or commit of it, and a GGUF file or mix."""
 
     repo: str
     revision: str | None = None
+    file: str | None = None
 
     def __str__(self) -> str:
-        return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
+        file = "" if self.file is None else f":{self.file}"
+        return f"{self.repo}{file}" if self.revision is None else f"{self.repo}{file}@{self.revision}"
 
 
 def parse_address(written: str, endpoint: str = "") -> Address:
     """The repository and revision that ``written`` names; ``endpoint`` is a further host to accept.
 
     Raises ``ModelIdError``: "hub.id_empty", "hub.id_long", "hub.id_is_token", "hub.id_malformed",
-    "hub.revision_malformed", "hub.other_host" or "hub.not_a_model". No text that may be a token is repeated in them.
+    "hub.revision_malformed", "hub.file_malformed", "hub.other_host" or "hub.not_a_model". No text that may be a token
+    is repeated in them.
     """
     wanted = written.strip().strip("\"'`<>").strip()
     if not wanted:
@@ -55,8 +60,8 @@ def parse_address(written: str, endpoint: str = "") -> Address:
     return _with_revision(wanted.rstrip("/"))
 
 
-def checked(repo: str, revision: str | None) -> Address:
-    """An address whose two parts are well formed; raises as ``parse_address``."""
+def checked(repo: str, revision: str | None, file: str | None = None) -> Address:
+    """An address whose parts are well formed; raises as ``parse_address``."""
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
@@ -65,12 +70,15 @@ def checked(repo: str, revision: str | None) -> Address:
         raise ModelIdError("hub.id_malformed", field="model", id=repo)
     if revision is not None and (len(revision) > 128 or ".." in revision or not _REVISION.fullmatch(revision)):
         raise ModelIdError("hub.revision_malformed", field="revision", id=repo, revision=revision)
-    return Address(repo=repo, revision=revision)
+    if file is not None and (".." in file or not _FILE.fullmatch(file)):
+        raise ModelIdError("hub.file_malformed", field="model", id=repo, file=file[:80])
+    return Address(repo=repo, revision=revision, file=file)
 
 
 def _with_revision(written: str) -> Address:
-    repo, at, revision = written.partition("@")
-    return checked(repo, revision if at else None)
+    named, at, revision = written.partition("@")
+    repo, colon, file = named.partition(":")
+    return checked(repo, revision if at else None, file if colon else None)
 
 
 def _from_url(written: str, endpoint: str) -> Address:
@@ -99,5 +107,6 @@ def _from_url(written: str, endpoint: str) -> Address:
         return checked("/".join(segments[:verb]), None)
     named = segments[verb + 1 :]
     # A pull request's revision has slashes of its own, which browsers do not always escape.
-    revision = "/".join(named[:3]) if named[:2] == ["refs", "pr"] else named[0]
-    return checked("/".join(segments[:verb]), revision)
+    deep = 3 if named[:2] == ["refs", "pr"] else 1
+    file = "/".join(named[deep:])
+    return checked("/".join(segments[:verb]), "/".join(named[:deep]), file if file.endswith(".gguf") else None)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tests.gguf.writer import head
+
 DTYPE_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "I32": 4, "F8_E4M3": 1, "U8": 1}
 
 
@@ -75,6 +77,33 @@ def llama_like(config: Mapping[str, Any], dtype: str = "BF16") -> dict[str, tupl
     if not config.get("tie_word_embeddings", False):
         shapes["lm_head.weight"] = (vocab, hidden)
     return {name: (dtype, shape) for name, shape in shapes.items()}
+
+
+def gguf(config: Mapping[str, Any], kind: str = "Q8_0", architecture: str = "llama") -> File:
+    """A llama model as llama.cpp's converter would write it, all matrices of one type."""
+    hidden, vocab, width = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
+    rows = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    pairs = {
+        "general.architecture": architecture,
+        f"{architecture}.block_count": config["num_hidden_layers"],
+        f"{architecture}.context_length": config["max_position_embeddings"],
+        f"{architecture}.embedding_length": hidden,
+        f"{architecture}.feed_forward_length": width,
+        f"{architecture}.attention.head_count": config["num_attention_heads"],
+        f"{architecture}.attention.head_count_kv": config["num_key_value_heads"],
+        "tokenizer.ggml.tokens": [f"token {i}" for i in range(vocab)],
+    }
+    tensors = [("token_embd.weight", (vocab, hidden), kind), ("output.weight", (vocab, hidden), kind)]
+    tensors.append(("output_norm.weight", (hidden,), "F32"))
+    for i in range(config["num_hidden_layers"]):
+        layer = f"blk.{i}."
+        tensors += [(f"{layer}{name}_norm.weight", (hidden,), "F32") for name in ("attn", "ffn")]
+        tensors += [(f"{layer}attn_{name}.weight", (hidden, hidden), kind) for name in ("q", "output")]
+        tensors += [(f"{layer}attn_{name}.weight", (rows, hidden), kind) for name in ("k", "v")]
+        tensors += [(f"{layer}ffn_{name}.weight", (width, hidden), kind) for name in ("gate", "up")]
+        tensors.append((f"{layer}ffn_down.weight", (hidden, width), kind))
+    raw = head(pairs, tensors)
+    return File(raw, len(raw) + 2 * sum(prod(shape) for _, shape, _ in tensors), lfs=True)
 
 
 def sharded(tensors: Mapping[str, tuple[str, tuple[int, ...]]], shard_bytes: int = 5_000_000_000) -> dict[str, File]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calculator.presets import Preset, presets
-from tests.fakehub.files import File, llama_like, safetensors, sharded
+from tests.fakehub.files import File, gguf, llama_like, safetensors, sharded
 from tests.fakehub.server import Repo
 
 LLAMA_LIKE = {"llama", "mistral", "qwen2", "qwen3"}
@@ -45,6 +45,14 @@ def good_repos() -> list[Repo]:
         Repo("fake/private", tiny, private=True),
         Repo("fake/via-cache", tiny, fault="via_cache"),
         Repo("fake/no-range", tiny, fault="no_range"),
+        Repo("fake/gguf", {"tiny-Q8_0.gguf": gguf(TINY), "sub/tiny-F16.gguf": gguf(TINY, "F16")}),
+        Repo("fake/gguf-and-config", {"config.json": File.of(TINY), "tiny-F16.gguf": gguf(TINY, "F16")}),
+        Repo(
+            "fake/gguf-of-qwen",
+            {"new-Q8_0.gguf": gguf(TINY, architecture="newest")},
+            info={"cardData": {"base_model": ["Qwen/Qwen2.5-7B-Instruct"]}},
+        ),
+        Repo("fake/gguf-of-none", {"new-Q8_0.gguf": gguf(TINY, architecture="newest")}),
         Repo("fake/pickled", {"config.json": File.of(TINY), "pytorch_model.bin": File(b"", 10_000_000)}),
         Repo(
             "fake/quantised",
@@ -99,7 +107,7 @@ def troubled_repos() -> list[Repo]:
             {"adapter_config.json": File.of({"peft_type": "LORA"}), "adapter_model.safetensors": garbage},
             info={"cardData": {"base_model": "Qwen/Qwen2.5-7B"}},
         ),
-        Repo("fake/gguf", {"tiny-Q4_K_M.gguf": File(b"GGUF", 5_000_000, lfs=True)}),
+        Repo("fake/gguf-garbage", {"tiny-Q4_K_M.gguf": File(b"PK", 5_000_000, lfs=True)}),
         Repo("fake/bad-index", tiny | {"model.safetensors.index.json": File.of({"weight_map": [1]})}),
         Repo("fake/missing-shard", tiny | {"model.safetensors.index.json": index}),
         Repo("fake/garbage-header", tiny | {"model.safetensors": garbage}),

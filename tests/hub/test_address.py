@@ -5,9 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calculator.errors import ModelIdError
-from calculator.hub.address import Address, parse_address
+from calculator.hub.address import parse_address
 
 GOOD = [
+    ("a/b:Q4_K_M", "a/b", None),
+    ("a/b:sub/x.gguf@v1", "a/b", "v1"),
+    ("hf.co/a/b:Q8_0", "a/b", None),
     ("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-7B", None),
     ("  Qwen/Qwen2.5-7B \n", "Qwen/Qwen2.5-7B", None),
     ("'Qwen/Qwen2.5-7B'", "Qwen/Qwen2.5-7B", None),
@@ -38,6 +41,9 @@ GOOD = [
 ]
 
 BAD = [
+    ("a/b:", "hub.file_malformed"),
+    ("a/b:../x.gguf", "hub.file_malformed"),
+    ("a/b:x?y", "hub.file_malformed"),
     ("", "hub.id_empty"),
     (" '' ", "hub.id_empty"),
     ("x" * 600, "hub.id_long"),
@@ -72,7 +78,26 @@ BAD = [
 @pytest.mark.parametrize(("written", "repo", "revision"), GOOD)
 def test_understood(written: str, repo: str, revision: str | None) -> None:
     found = parse_address(written, "https://hub.example.org:8443/hf")
-    assert found == Address(repo=repo, revision=revision)
+    assert (found.repo, found.revision) == (repo, revision)
+    assert parse_address(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("written", "file"),
+    [
+        ("a/b", None),
+        ("a/b:Q4_K_M", "Q4_K_M"),
+        ("a/b:sub/x.gguf@v1", "sub/x.gguf"),
+        ("hf.co/a/b:Q8_0", "Q8_0"),
+        (
+            "https://huggingface.co/a/b/resolve/main/sub/x-00001-of-00002.gguf?download=true",
+            "sub/x-00001-of-00002.gguf",
+        ),
+        ("https://huggingface.co/a/b/blob/main/config.json", None),
+    ],
+)
+def test_a_gguf_file_is_kept(written: str, file: str | None) -> None:
+    assert parse_address(written).file == file
 
 
 @pytest.mark.parametrize(("written", "key"), BAD)

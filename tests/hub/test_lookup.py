@@ -23,7 +23,7 @@ from calculator.jsonin import LIMIT_BYTES, parse_object
 from calculator.lookup import load, load_path, load_preset, load_text
 from calculator.presets import presets
 from tests.fakehub import GOOD_TOKEN, FakeHub
-from tests.fakehub.files import llama_like, sharded
+from tests.fakehub.files import gguf, llama_like, sharded
 from tests.fakehub.models import TINY
 
 TINY_TEXT = json.dumps(TINY)
@@ -90,6 +90,56 @@ def test_errors_of_the_hub_come_through(hub: FakeHub) -> None:
     with pytest.raises(ModelNotFoundError) as caught:
         load("qwen2.5-7")
     assert "qwen2.5-7b" in str(caught.value.message.values["near"])
+
+
+TINY_MATRICES = 2 * 256 * 64 + 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 128)
+TINY_NORMS = 64 * 5
+
+
+@pytest.mark.parametrize(
+    ("written", "file", "stored_bytes"),
+    [
+        ("fake/gguf", "tiny-Q8_0.gguf", TINY_MATRICES * 34 // 32 + 4 * TINY_NORMS),
+        ("fake/gguf:f16", "sub/tiny-F16.gguf", TINY_MATRICES * 2 + 4 * TINY_NORMS),
+        (
+            "https://huggingface.co/fake/gguf/blob/main/sub/tiny-F16.gguf",
+            "sub/tiny-F16.gguf",
+            TINY_MATRICES * 2 + 4 * TINY_NORMS,
+        ),
+        ("fake/gguf-and-config", "tiny-F16.gguf", TINY_MATRICES * 2 + 4 * TINY_NORMS),
+    ],
+)
+def test_gguf_repositories(hub: FakeHub, written: str, file: str, stored_bytes: int) -> None:
+    model = load(written)
+    assert model.shape.parameters.total == TINY_MATRICES + TINY_NORMS
+    assert model.stored is not None
+    assert (model.gguf_file, model.stored.total_bytes) == (file, stored_bytes)
+    assert model.commit == hub.repos[model.name].sha
+
+
+def test_gguf_of_an_architecture_that_only_its_base_explains(hub: FakeHub) -> None:
+    model = load("fake/gguf-of-qwen")
+    assert model.shape == load_preset("qwen2.5-7b").shape
+    assert model.gguf_file == "new-Q8_0.gguf"
+    for written, key in (
+        ("fake/gguf-of-none", "gguf.unknown_architecture"),
+        ("fake/gguf-garbage", "gguf.not_gguf"),
+        ("fake/gguf:Q2_K", "gguf.no_such_file"),
+        ("fake/tiny:Q2_K", "gguf.no_files"),
+        ("fake/adapter", "hub.adapter_of"),
+    ):
+        with pytest.raises(CalculatorError) as caught:
+            load(written)
+        assert caught.value.key == key
+
+
+def test_a_gguf_file_of_this_machine(tmp_path: Path) -> None:
+    file = gguf(TINY)
+    (tmp_path / "tiny-Q8_0.gguf").write_bytes(b"".join(file.read(0, file.size)))
+    model = load(str(tmp_path / "tiny-Q8_0.gguf"), allow_local=True)
+    assert model.origin == "file"
+    assert model.stored is not None
+    assert model.stored.basis == "header"
 
 
 def test_pasted_text() -> None:
