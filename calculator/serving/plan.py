@@ -72,6 +72,7 @@ class ServingPlan(Frozen):
     kv_offload_bytes: int = Field(0, ge=0)
     shared_prefix_tokens: int = Field(0, ge=0, le=16_777_216)
     dp_attention: bool = False
+    chunked_prefill: bool | None = None
     chunked_prefill_size: int | None = Field(None, ge=1, le=16_777_216)
     n_ubatch: int | None = Field(None, ge=1, le=1_048_576)
     kv_unified: bool | None = None

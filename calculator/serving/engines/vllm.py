@@ -100,6 +100,8 @@ def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
 
 def _chunks_by_itself(shape: ModelShape, plan: ServingPlan, context: int, version: Version) -> bool:
     windows = any(isinstance(b.mixer, Attention) and b.mixer.window for b in shape.blocks)
+    if plan.chunked_prefill is not None:
+        return plan.chunked_prefill
     if plan.max_num_batched_tokens is not None and plan.max_num_batched_tokens < context:
         return True
     if version < rules.CHUNKED_SINCE:

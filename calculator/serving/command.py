@@ -1,0 +1,379 @@
+"""An engine's command line as a plan, and a plan as a command line.
+
+Reading never runs anything: the text is split as a shell would and matched against the engines' flags. Flags that have
+no bearing on memory are kept and written back; what matters or may matter and is not understood is named.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+
+from calculator.base import Frozen
+from calculator.errors import PlanError, TooLargeError
+from calculator.serving.flags import FLAGS, HARMLESS, SWITCHES, Flag
+from calculator.serving.plan import Engine, ServingPlan
+
+LONGEST = 20_000
+_SECRET = frozenset(("api-key", "api-keys", "hf-token"))
+_MODEL_FLAGS = frozenset(("model", "model-path", "model-id", "m", "hf", "hf-repo", "model_path"))
+_IMAGES: tuple[tuple[str, Engine], ...] = (
+    ("vllm/vllm-openai", "vllm"), ("rocm/vllm", "vllm"), ("lmsysorg/sglang", "sglang"),
+    ("huggingface/text-generation-inference", "tgi"), ("ggml-org/llama.cpp", "llama_cpp"),
+    ("ggerganov/llama.cpp", "llama_cpp"), ("openmmlab/lmdeploy", "lmdeploy"), ("nvidia/tensorrt-llm", "tensorrt_llm"),
+)  # fmt: skip
+_PROGRAMS: dict[Engine, list[str]] = {
+    "vllm": ["vllm", "serve", "{model}"],
+    "sglang": ["python3", "-m", "sglang.launch_server", "--model-path", "{model}"],
+    "tensorrt_llm": ["trtllm-serve", "{model}"],
+    "llama_cpp": ["llama-server", "-m", "{model}"],
+    "lmdeploy": ["lmdeploy", "serve", "api_server", "{model}"],
+    "tgi": ["text-generation-launcher", "--model-id", "{model}"],
+}
+
+
+_DEFAULT = ServingPlan.model_validate({})
+
+
+class Command(Frozen):
+    """A command line that was read: the engine, the model, the plan's fields that it sets, the words that are kept
+    as they are, and the flags that were not understood."""
+
+    engine: Engine
+    model: str
+    fields: dict[str, Any]
+    kept: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def plan(self, base: ServingPlan | None = None) -> ServingPlan:
+        """The plan: ``base`` with what the command says. Raises ``PlanError`` ("command.bad_value")."""
+        values = {**(base or _DEFAULT).model_dump(), **self.fields, "engine": self.engine}
+        try:
+            return ServingPlan.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise PlanError("command.bad_value", field=name, text=str(first.get("input"))[:60]) from None
+
+
+def parse_command(written: str) -> Command:
+    """Read ``vllm serve``, ``python -m vllm.entrypoints...``, ``python -m sglang.launch_server``, ``trtllm-serve``,
+    ``llama-server``, ``lmdeploy serve api_server``, ``text-generation-launcher`` and ``docker run`` lines.
+
+    Raises ``TooLargeError`` ("command.too_long") and ``PlanError`` ("command.unreadable", "command.unknown_engine",
+    "command.bad_value").
+    """
+    if len(written) > LONGEST:
+        raise TooLargeError("command.too_long", field="command", limit_count=LONGEST)
+    words = _words(written)
+    environment, words = _environment(words)
+    fields: dict[str, Any] = {}
+    engine, words = _program(words, fields)
+    reader = _Reader(engine, fields)
+    reader.read(words)
+    _from_environment(environment, reader)
+    return reader.command()
+
+
+def emit_command(model: str, plan: ServingPlan, kept: tuple[str, ...] = ()) -> str:
+    """The plan as the engine's command line; fields at their defaults are left out, and ``kept`` follows as it is.
+
+    Raises ``PlanError`` ("command.no_command") for engines that are not started by one.
+    """
+    program = _PROGRAMS.get(plan.engine)
+    if program is None:
+        raise PlanError("command.no_command", field="engine", engine=plan.engine)
+    words = [model if word == "{model}" else word for word in program]
+    defaults = _DEFAULT
+    done: set[str] = set()
+    for flag in FLAGS[plan.engine]:
+        value = getattr(plan, flag.field)
+        if flag.field in done or value == getattr(defaults, flag.field):
+            continue
+        written = flag.write(_outwards(flag, value))
+        if written:
+            words += written
+            done.add(flag.field)
+    words += _specials(plan)
+    return " ".join([*_prefix(plan), shlex.join([*words, *kept])])
+
+
+def _prefix(plan: ServingPlan) -> list[str]:
+    """Settings that only the environment takes: spare cards, and vLLM's old runner."""
+    found = []
+    if plan.n_gpus > plan.tp * plan.pp * plan.dp and not plan.dp_attention:
+        found.append("CUDA_VISIBLE_DEVICES=" + ",".join(str(number) for number in range(plan.n_gpus)))
+    if plan.engine == "vllm" and plan.runner == "v0":
+        found.append("VLLM_USE_V1=0")
+    return found
+
+
+def _outwards(flag: Flag, value: Any) -> Any:
+    if flag.field == "flash_attn":
+        return "on" if value else "off"
+    return value
+
+
+def _specials(plan: ServingPlan) -> list[str]:
+    """Flags that are made of several fields."""
+    words: list[str] = []
+    if plan.engine == "vllm":
+        if plan.ep > 1:
+            words.append("--enable-expert-parallel")
+        if plan.max_loras:
+            words.append("--enable-lora")
+        if plan.speculative is not None:
+            config = {"method": plan.speculative, "num_speculative_tokens": max(plan.draft_tokens, 1)}
+            words += ["--speculative-config", json.dumps(config, separators=(",", ":"))]
+    if plan.engine == "sglang" and plan.speculative is not None:
+        words += ["--speculative-algorithm", plan.speculative.upper()]
+    if plan.engine == "llama_cpp" and plan.kv_cache_dtype in ("q8_0", "q5_1", "q4_0", "bf16"):
+        words += ["--cache-type-v", plan.kv_cache_dtype]
+    return words
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def _words(written: str) -> list[str]:
+    """The words of the first command, line continuations joined, comments and what follows a pipe or ; left out."""
+    joined = re.sub(r"[\\^`][ \t]*\r?\n", " ", written).strip()
+    lexer = shlex.shlex(joined, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if re.fullmatch(r"[|&;<>]+", word):
+                if words and (word[0] in "<>" or words != ["export"]):
+                    break
+                continue
+            words.append(word)
+    except ValueError:
+        raise PlanError("command.unreadable", field="command") from None
+    if words and words[0] in ("$", ">", "sudo", "exec", "nohup", "command:"):
+        words = words[1:]
+    if not words:
+        raise PlanError("command.unreadable", field="command")
+    return words
+
+
+def _environment(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Leading NAME=value words."""
+    found: dict[str, str] = {}
+    rest = list(words)
+    while rest and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=.*", rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        found[name] = value
+    return found, rest
+
+
+def _program(words: list[str], fields: dict[str, Any]) -> tuple[Engine, list[str]]:
+    """The engine and the words after its program."""
+    text = " ".join(words)
+    if words[:1] and words[0].rsplit("/", 1)[-1] in ("docker", "podman") and len(words) > 1:
+        return _container(words, fields)
+    base = [word.rsplit("/", 1)[-1] for word in words[:4]]
+    for index, name in enumerate(base[:3]):
+        rest = words[index + 1 :]
+        if name == "vllm" and rest[:1] == ["serve"]:
+            return "vllm", rest[1:]
+        if name == "-m" and rest[:1]:
+            module = rest[0]
+            if module.startswith("vllm.entrypoints"):
+                return "vllm", rest[1:]
+            if module == "sglang.launch_server":
+                return "sglang", rest[1:]
+        if name == "sglang" and rest[:1] == ["serve"]:
+            return "sglang", rest[1:]
+        if name == "trtllm-serve":
+            return "tensorrt_llm", rest[1:] if rest[:1] == ["serve"] else rest
+        if name in ("llama-server", "llama-server.exe"):
+            return "llama_cpp", rest
+        if name == "lmdeploy" and rest[:2] == ["serve", "api_server"]:
+            return "lmdeploy", rest[2:]
+        if name == "text-generation-launcher":
+            return "tgi", rest
+    raise PlanError("command.unknown_engine", field="command", text=text[:60])
+
+
+def _container(words: list[str], fields: dict[str, Any]) -> tuple[Engine, list[str]]:
+    """``docker run``: the image tells engine and release, its arguments are the engine's."""
+    for index, word in enumerate(words):
+        for image, engine in _IMAGES:
+            if image not in word:
+                continue
+            tag = re.search(r":v?(\d+\.\d+(?:\.\d+)?)", word)
+            if tag:
+                fields["engine_version"] = tag[1]
+            _devices(words[:index], fields)
+            rest = words[index + 1 :]
+            try:
+                return _program(rest, fields)
+            except PlanError:
+                return engine, rest
+    raise PlanError("command.unknown_engine", field="command", text=" ".join(words)[:60])
+
+
+def _devices(options: list[str], fields: dict[str, Any]) -> None:
+    for index, word in enumerate(options):
+        value = word.partition("=")[2] if word.startswith("--gpus=") else ""
+        if word == "--gpus" and index + 1 < len(options):
+            value = options[index + 1]
+        listed = re.search(r"device=([\d,]+)", value)
+        if listed:
+            fields["n_gpus"] = len([part for part in listed[1].split(",") if part])
+        elif value.isdigit():
+            fields["n_gpus"] = int(value)
+
+
+class _Reader:
+    """Matches words against one engine's flags."""
+
+    def __init__(self, engine: Engine, fields: dict[str, Any]) -> None:
+        self.engine = engine
+        self.fields = fields
+        self.model = ""
+        self.kept: list[str] = []
+        self.unknown: list[str] = []
+        self.experts = False
+        self.flags = {name: flag for flag in FLAGS[engine] for name in flag.names}
+        self.specials: dict[str, Callable[[str], None]] = {
+            "speculative-config": self._speculative, "speculative-algorithm": self._algorithm,
+        }  # fmt: skip
+
+    def read(self, words: list[str]) -> None:
+        index = 0
+        while index < len(words):
+            word = words[index]
+            index += 1
+            if not word.startswith("-") or _is_number(word):
+                if not self.model:
+                    self.model = word
+                else:
+                    self.kept.append(word)
+                continue
+            name, given, value = word.lstrip("-").partition("=")
+            root, dot, inner = name.partition(".")
+            name = root.replace("_", "-") + dot + inner
+            takes = self._takes_value(name)
+            if takes and not given and index < len(words) and _is_value(words[index]):
+                value, given = words[index], "="
+                index += 1
+            self._flag(name, word.partition("=")[0], value if given else None)
+
+    def _takes_value(self, name: str) -> bool:
+        flag = self.flags.get(name)
+        if flag is not None:
+            return flag.takes_value
+        return name not in SWITCHES and name not in ("enable-expert-parallel", "enable-lora")
+
+    def _flag(self, name: str, written: str, value: str | None) -> None:
+        root, _, inner = name.partition(".")
+        flag = self.flags.get(root)
+        if name in _MODEL_FLAGS and value is not None:
+            self.model = value
+        elif name in ("enable-expert-parallel", "ep") and self.engine == "vllm":
+            self.experts = True
+        elif name == "enable-lora":
+            self.fields.setdefault("max_loras", 1)
+        elif root in self.specials and value is not None:
+            self.specials[root](json.dumps({inner: _plain(value)}) if inner else value)
+        elif flag is not None and inner and flag.kind == "json" and value is not None:
+            self.fields[flag.field] = {**(self.fields.get(flag.field) or {}), inner: _plain(value)}
+        elif flag is not None and not inner:
+            self._set(flag, written, value)
+        elif name in HARMLESS[self.engine]:
+            if name not in _SECRET:
+                self.kept += [written] if value is None else [written, value]
+        elif name in ("cache-type-v", "ctv") and self.engine == "llama_cpp":
+            pass  # the same as for keys wherever the cache is quantised
+        else:
+            self.unknown.append(written)
+            self.kept += [written] if value is None else [written, value]
+
+    def _set(self, flag: Flag, written: str, value: str | None) -> None:
+        if not flag.takes_value:
+            self.fields[flag.field] = flag.kind == "on"
+            return
+        if value is None:
+            if flag.field == "flash_attn":
+                self.fields[flag.field] = True
+                return
+            raise PlanError("command.bad_value", field=flag.field, text=written)
+        try:
+            read = flag.read(value)
+        except ValueError:
+            if flag.spelled is None:
+                raise PlanError("command.bad_value", field=flag.field, text=value[:60]) from None
+            # A stored format needs no field; a value that the engine knows and this table does not is named.
+            if flag.field != "weights":
+                self.unknown.append(written)
+            self.kept += [written, value]
+            return
+        if flag.field == "flash_attn":
+            read = None if read == "auto" else read == "on"
+        if flag.field == "n_gpu_layers" and read is not None and read >= 99:
+            read = None
+        if read is not None:
+            self.fields[flag.field] = read
+
+    def _speculative(self, value: str) -> None:
+        try:
+            config = json.loads(value)
+        except ValueError:
+            raise PlanError("command.bad_value", field="speculative", text=value[:60]) from None
+        if not isinstance(config, dict):
+            raise PlanError("command.bad_value", field="speculative", text=value[:60])
+        method = config.get("method")
+        if method is None and config.get("model") is not None:
+            method = "draft_model"
+        if method is not None:
+            self.fields["speculative"] = "mtp" if "mtp" in str(method) else str(method)
+        if isinstance(config.get("num_speculative_tokens"), int):
+            self.fields["draft_tokens"] = config["num_speculative_tokens"]
+
+    def _algorithm(self, value: str) -> None:
+        self.fields["speculative"] = "mtp" if value.upper() in ("NEXTN", "MTP") else value.lower()
+
+    def command(self) -> Command:
+        fields = self.fields
+        ranks = [int(fields.get(name, 1)) for name in ("tp", "pp", "dp")]
+        spread = 1 if fields.get("dp_attention") else ranks[2]
+        if self.experts:
+            fields["ep"] = ranks[0] * ranks[2]
+        needed = ranks[0] * ranks[1] * spread
+        if needed > 1 or "n_gpus" in fields:
+            fields["n_gpus"] = max(needed, int(fields.get("n_gpus", 1)))
+        return Command(
+            engine=self.engine, model=self.model, fields=fields, kept=tuple(self.kept),
+            unknown=tuple(dict.fromkeys(self.unknown)),
+        )  # fmt: skip
+
+
+def _from_environment(environment: dict[str, str], reader: _Reader) -> None:
+    devices = environment.get("CUDA_VISIBLE_DEVICES")
+    if devices:
+        listed = len([part for part in devices.split(",") if part.strip()])
+        reader.fields["n_gpus"] = max(listed, int(reader.fields.get("n_gpus", 1)))
+    if environment.get("VLLM_USE_V1") == "0" and reader.engine == "vllm":
+        reader.fields["runner"] = "v0"
+
+
+def _plain(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"-\d+(\.\d+)?", word) is not None
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or _is_number(word)

@@ -1,0 +1,180 @@
+"""Command lines as plans and back: public ones, and every flag of every engine."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calculator.errors import CalculatorError, PlanError, TooLargeError
+from calculator.serving.command import emit_command, parse_command
+from calculator.serving.flags import FLAGS
+from calculator.serving.plan import Engine, ServingPlan
+
+# Published command lines with where each was found.
+PUBLIC = [
+    json.loads(line)
+    for line in (Path(__file__).parent.parent / "data" / "serving" / "commands.jsonl").read_text("utf-8").splitlines()
+]
+ENGINES = tuple(FLAGS)
+
+
+@pytest.mark.parametrize("row", PUBLIC, ids=[str(number) for number in range(len(PUBLIC))])
+def test_public_command_lines_survive_the_round_trip(row: dict[str, str]) -> None:
+    read = parse_command(row["command"])
+    assert read.model
+    plan = read.plan()
+    again = parse_command(emit_command(read.model, plan, read.kept))
+    assert again.model == read.model
+    assert again.kept == read.kept
+    assert again.unknown == read.unknown
+    # An image's tag is no flag.
+    assert again.plan() == plan.model_copy(update={"engine_version": None, "runner": again.plan().runner})
+
+
+def test_there_are_fifty_of_them_from_every_engine() -> None:
+    assert len(PUBLIC) >= 50
+    assert {parse_command(row["command"]).engine for row in PUBLIC} == set(ENGINES)
+    assert all(row["source"] for row in PUBLIC)
+
+
+READ: list[tuple[str, str, dict[str, Any]]] = [
+    (
+        "vllm serve Qwen/Qwen3-8B -tp 2 --max-model-len 32k --gpu-memory-utilization=0.95 --enforce-eager",
+        "vllm",
+        {"tp": 2, "max_model_len": 32_000, "memory_fraction": 0.95, "cuda_graphs": False, "n_gpus": 2},
+    ),
+    ("vllm serve m --max-model-len 32K --max-num-batched-tokens 8k", "vllm",
+     {"max_model_len": 32_768, "max_num_batched_tokens": 8000}),
+    ("vllm serve m --max_model_len auto --kv_cache_dtype fp8_e5m2", "vllm", {"kv_cache_dtype": "fp8"}),
+    ("vllm serve m -dp 4 -tp 2 --enable-expert-parallel", "vllm", {"dp": 4, "tp": 2, "ep": 8, "n_gpus": 8}),
+    ("VLLM_USE_V1=0 CUDA_VISIBLE_DEVICES=2,3 vllm serve m", "vllm", {"runner": "v0", "n_gpus": 2}),
+    ("vllm serve m --quantization awq", "vllm", {}),
+    ("vllm serve m --quantization fp8 --cpu-offload-gb 10", "vllm",
+     {"weights": "fp8", "cpu_offload_bytes": 10 * 2**30}),
+    ("vllm serve m --speculative-config.method mtp --speculative-config.num_speculative_tokens 3", "vllm",
+     {"speculative": "mtp", "draft_tokens": 3}),
+    ("vllm serve m --enable-lora --max-loras 4 --max-lora-rank 64", "vllm", {"max_loras": 4, "max_lora_rank": 64}),
+    ("python3 -m vllm.entrypoints.openai.api_server --model m \\\n  --pipeline-parallel-size 2 \\\n &",
+     "vllm", {"pp": 2, "n_gpus": 2}),
+    ("docker run --gpus '\"device=0,1\"' -e HF_TOKEN=x -p 8000:8000 --ipc=host vllm/vllm-openai:v0.9.1 --model m",
+     "vllm", {"engine_version": "0.9.1", "n_gpus": 2}),
+    ("llama-server -hf org/repo:Q4_K_M -c 16384 -np 4 -ngl 20 -fa -ctk q8_0 -ctv q8_0 -ts 3,1", "llama_cpp",
+     {"max_model_len": 16_384, "max_num_seqs": 4, "n_gpu_layers": 20, "flash_attn": True, "kv_cache_dtype": "q8_0",
+      "tensor_split": (3.0, 1.0)}),
+    ("python -m sglang.launch_server --model-path m --tp 8 --dp 8 --enable-dp-attention", "sglang",
+     {"tp": 8, "dp": 8, "dp_attention": True, "n_gpus": 8}),
+    ("lmdeploy serve api_server m --quant-policy 8 --session-len 8192", "lmdeploy",
+     {"kv_cache_dtype": "int8", "max_model_len": 8192}),
+    ("text-generation-launcher --model-id m --num-shard 4 --quantize bitsandbytes-nf4", "tgi",
+     {"tp": 4, "weights": "bnb_nf4", "n_gpus": 4}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "engine", "fields"), READ, ids=[written[:40] for written, _, _ in READ])
+def test_what_a_command_says(written: str, engine: str, fields: dict[str, Any]) -> None:
+    read = parse_command(written)
+    assert (read.engine, read.fields) == (engine, fields)
+    assert not read.unknown
+
+
+def test_flags_that_matter_and_are_not_understood_are_named() -> None:
+    read = parse_command("vllm serve m --num-gpu-blocks-override 100 --kv-cache-dtype turboquant --host 0.0.0.0 --zz")
+    assert read.unknown == ("--num-gpu-blocks-override", "--kv-cache-dtype", "--zz")
+
+
+def test_secrets_are_not_kept() -> None:
+    read = parse_command("vllm serve m --api-key s3cret --port 80")
+    assert "s3cret" not in " ".join(read.kept)
+    assert read.kept == ("--port", "80")
+
+
+def test_only_the_first_command_is_read() -> None:
+    for tail in ("> log 2>&1 &", "| tee log", "; rm -rf /", "&& echo done", "# a comment"):
+        read = parse_command(f"vllm serve m --max-num-seqs 8 {tail}")
+        assert read.fields == {"max_num_seqs": 8}
+        assert not read.unknown
+
+
+@pytest.mark.parametrize(
+    "written", ["", "   ", "ls -la", "docker run ubuntu", "vllm serve 'unclosed", "python -m http.server", "vllm bench"]
+)
+def test_other_lines_are_refused(written: str) -> None:
+    with pytest.raises(PlanError):
+        parse_command(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "field"),
+    [
+        ("vllm serve m --tensor-parallel-size two", "tp"), ("vllm serve m --max-model-len", "max_model_len"),
+        ("vllm serve m --gpu-memory-utilization 1.5", "memory_fraction"), ("vllm serve m -tp 0", "tp"),
+        ("vllm serve m --speculative-config '[1]'", "speculative"),
+    ],
+)  # fmt: skip
+def test_bad_values_name_the_field(written: str, field: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        parse_command(written).plan()
+    assert caught.value.field == field
+
+
+def test_long_text_is_refused() -> None:
+    with pytest.raises(TooLargeError):
+        parse_command("vllm serve m " + "x" * 20_000)
+
+
+@pytest.mark.parametrize("engine", ["ollama", "transformers", "other"])
+def test_engines_without_a_server_command_say_so(engine: Engine) -> None:
+    with pytest.raises(PlanError):
+        emit_command("m", ServingPlan(engine=engine))
+
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int": st.integers(1, 32), "tokens": st.integers(1, 10**6), "float": st.sampled_from([0.25, 0.5, 0.85, 0.9]),
+    "gib": st.integers(1, 64).map(lambda n: n * 2**30), "bytes": st.integers(1, 10**12),
+    "floats": st.lists(st.sampled_from([1.0, 2.0, 2.5]), min_size=1, max_size=4).map(tuple),
+    "json": st.dictionaries(st.sampled_from(["image", "video"]), st.integers(0, 9), min_size=1),
+}  # fmt: skip
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> ServingPlan:
+    engine = draw(st.sampled_from(ENGINES))
+    values: dict[str, Any] = {"engine": engine}
+    for flag in FLAGS[engine]:
+        if flag.field in values or draw(st.booleans()):
+            continue
+        if flag.field == "flash_attn":
+            values[flag.field] = draw(st.booleans())
+        elif flag.spelled is not None:
+            values[flag.field] = draw(st.sampled_from(sorted(set(flag.spelled.values()))))
+        elif flag.kind in ("on", "off"):
+            values[flag.field] = flag.kind == "on"
+        else:
+            values[flag.field] = draw(VALUES[flag.kind])
+    tp, pp, dp = (int(values.get(name, 1)) for name in ("tp", "pp", "dp"))
+    values["n_gpus"] = tp * pp * (1 if values.get("dp_attention") else dp)
+    if engine == "vllm" and draw(st.booleans()):
+        values["ep"] = tp * dp
+    return ServingPlan.model_validate(values)
+
+
+@given(plans(), st.sampled_from(["Qwen/Qwen3-8B", "./local model", "-odd", "模型"]))
+def test_every_plan_survives_as_a_command(plan: ServingPlan, model: str) -> None:
+    if model.startswith("-"):
+        return
+    read = parse_command(emit_command(model, plan))
+    assert read.model == model
+    assert not read.unknown
+    assert read.plan() == plan
+
+
+@given(
+    st.text(max_size=200), st.sampled_from(["", "vllm serve m ", "llama-server -m x ", "docker run vllm/vllm-openai "])
+)
+def test_junk_is_read_or_refused(text: str, start: str) -> None:
+    with suppress(CalculatorError):
+        parse_command(start + text).plan()
