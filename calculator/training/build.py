@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from calculator.hardware import Gpu
@@ -16,6 +17,7 @@ from calculator.training.optimizer import StepMemory
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe, adapted
+from calculator.training.sharding import Edits
 from calculator.training.stack import adapter_dropout, liger_chunk, outputs_held, stack_of
 from calculator.training.stretches import (
     HeadForm,
@@ -298,75 +300,141 @@ def checkpoint_form(plan: TrainingPlan) -> str:
     return "reentrant" if stack_of(plan).reentrant else "plain"
 
 
-def micro_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm) -> list[Stage]:
-    """Forward and backward of one micro-batch on one rank that holds the whole model."""
-    book, rows = compiled(shape), row_counts(shape, plan)
-    checkpoint = checkpoint_form(plan)
-    boundary = "checkpoints" if checkpoint else "activations"
-    order = shape.order
-    frozen_entry = not n.trainable and not checkpoint
-    embedding = book.sized(book.embedding(n, boundary), rows)
-    layers: list[Sized] = []
-    residual = embedding.template.dtype
-    for i, index in enumerate(order):
-        wants = n._replace(input_needs_grad=not (i == 0 and frozen_entry), residual=residual)
-        layers.append(book.sized(book.layer(index, wants, checkpoint, i == 0), rows))
-        residual = layers[-1].template.dtype
-    last = book.sized(book.head(n._replace(residual=residual), form, boundary), rows)
-    count = len(order)
-    stages = [Stage("forward", "embedding", 0, embedding.forward)]
-    stages += [Stage("forward", "layer", i + 1, unit.forward) for i, unit in enumerate(layers)]
-    extras, transient = embedding.template.extras, book.transient[id(embedding.template)]
+@dataclass(frozen=True)
+class Part:
+    """The stretch of the model that one rank runs: its layers as block indices, and whether it has the embedding and the
+    head. ``in_flight``: micro-batches whose activations wait at once (pipelines)."""
 
-    def gone(some: Iterable[int]) -> Stretch:
-        return edit(*((embedding.template.storages[i][2], -embedding.sizes[i]) for i in some))
-
-    keep_tables = bool(checkpoint) or any(unit.template.keeps_shared for unit in layers)
-    entry = embedding.sizes[embedding.template.leaving]
-    stages.append(Stage("forward", "final_norm", count + 1, last.between("", "returned")))
-    if book.holds_entry and not layers[0].template.keeps_input:
-        stages.append(Stage("forward", "entry", count + 1, edit((boundary, -entry))))
-    summands = book.summands[id(embedding.template)]
-    leaving_early = [i for i in extras if i in summands or (not checkpoint and (i in transient or not keep_tables))]
-    leaving_late = [i for i in extras if i not in leaving_early]
-    if leaving_early:
-        stages.append(Stage("forward", "tables", count + 1, gone(leaving_early)))
-    stages.append(Stage("forward", "head", count + 1, last.between("returned", "loss")))
-    stages.append(Stage("loss", "loss", count + 1, last.between("loss", "after_loss")))
-    stages.append(Stage("forward", "outputs", count + 1, last.between("after_loss", "")))
-    for i, unit in enumerate([embedding, *layers, last]):
-        if unit.exit.deltas:
-            stages.append(Stage("forward", "exit", i, unit.exit))
-    if plan.grad_accum > 1:
-        stages.append(Stage("forward", "outputs", count + 1, edit(("logits_loss", BLOCK))))
-    stages.append(Stage("backward", "start", count + 1, edit(("backward_temporary", 2 * BLOCK))))
-    stages.append(Stage("backward", "head", count + 1, last.backward))
-    for i in range(count - 1, -1, -1):
-        stages.append(Stage("backward", "layer", i + 1, layers[i].backward))
-    if leaving_late:
-        stages.append(Stage("backward", "tables", 1, gone(leaving_late)))
-    if embedding.backward.deltas:
-        stages.append(Stage("backward", "embedding", 0, embedding.backward))
-    elif layers[0].template.gradient_out >= 0:
-        stages.append(Stage("backward", "entry_gradient", 0, edit(
-            ("backward_temporary", -layers[0].sizes[layers[0].template.gradient_out]))))
-    ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if plan.grad_accum > 1 else [])
-    stages.append(Stage("backward", "end", 0, edit(*ended)))
-    return stages
+    layers: tuple[int, ...]
+    embedding: bool = True
+    head: bool = True
+    in_flight: int = 1
 
 
-def single_program(
-    start: dict[str, int], shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm, memory: StepMemory
+class MicroStep:
+    """Forward and backward of one micro-batch on one part of the model, with a framework's edits around each unit."""
+
+    def __init__(self, shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm, part: Part, edits: Edits) -> None:
+        self.plan, self.edits, self.part = plan, edits, part
+        self.book, rows = compiled(shape), row_counts(shape, plan)
+        self.checkpoint = checkpoint_form(plan)
+        self.boundary = "checkpoints" if self.checkpoint else "activations"
+        book, checkpoint = self.book, self.checkpoint
+        frozen_entry = not n.trainable and not checkpoint
+        self.embedding = book.sized(book.embedding(n, self.boundary), rows)
+        self.layers: list[Sized] = []
+        residual = self.embedding.template.dtype
+        for i, index in enumerate(part.layers):
+            first = i == 0 and part.embedding
+            wants = n._replace(input_needs_grad=not (first and frozen_entry), residual=residual)
+            self.layers.append(book.sized(book.layer(index, wants, checkpoint, first), rows))
+            residual = self.layers[-1].template.dtype
+        self.last = book.sized(book.head(n._replace(residual=residual), form, self.boundary), rows)
+        self.count = len(part.layers)
+        self.gradients = [u.backward.net_by_key.get("gradients", 0) for u in (self.embedding, *self.layers, self.last)]
+
+    # ------------------------------------------------------------------------------------------------- pieces
+    def _edit(self, phase: str, name: str, unit: int, events: Stretch | None) -> list[Stage]:
+        return [] if events is None else [Stage(phase, name, unit, events)]
+
+    def _gone(self, some: Iterable[int]) -> Stretch:
+        entry = self.embedding
+        return edit(*((entry.template.storages[i][2], -entry.sizes[i]) for i in some))
+
+    def _tables(self) -> tuple[list[int], list[int]]:
+        """Tensors made beside the embedding that leave when the model's forward returns, and those that stay to the end."""
+        template, book = self.embedding.template, self.book
+        brief, summands = book.transient[id(template)], book.summands[id(template)]
+        kept = bool(self.checkpoint) or any(unit.template.keeps_shared for unit in self.layers)
+        early = [i for i in template.extras if i in summands or (not self.checkpoint and (i in brief or not kept))]
+        return early, [i for i in template.extras if i not in early]
+
+    def forward(self) -> list[Stage]:
+        e, count, last = self.edits, self.count, self.last
+        stages = self._edit("forward", "gather", 0, e.start())
+        stages += self._edit("forward", "gather", 0, e.before_forward(0))
+        stages.append(Stage("forward", "embedding", 0, self.embedding.forward))
+        stages += self._edit("forward", "release", 0, e.after_forward(0))
+        for i, unit in enumerate(self.layers):
+            stages += self._edit("forward", "gather", i + 1, e.before_forward(i + 1))
+            stages.append(Stage("forward", "layer", i + 1, unit.forward))
+            stages += self._edit("forward", "release", i + 1, e.after_forward(i + 1))
+        stages += self._edit("forward", "gather", count + 1, e.before_forward(count + 1))
+        stages.append(Stage("forward", "final_norm", count + 1, last.between("", "returned")))
+        if self.book.holds_entry and not self.layers[0].template.keeps_input:
+            entry = self.embedding.sizes[self.embedding.template.leaving]
+            stages.append(Stage("forward", "entry", count + 1, edit((self.boundary, -entry))))
+        early, _ = self._tables()
+        if early:
+            stages.append(Stage("forward", "tables", count + 1, self._gone(early)))
+        stages.append(Stage("forward", "head", count + 1, last.between("returned", "loss")))
+        stages.append(Stage("loss", "loss", count + 1, last.between("loss", "after_loss")))
+        stages.append(Stage("forward", "outputs", count + 1, last.between("after_loss", "")))
+        stages += self._edit("forward", "release", count + 1, e.after_forward(count + 1))
+        for i, unit in enumerate([self.embedding, *self.layers, last]):
+            if unit.exit.deltas:
+                stages.append(Stage("forward", "exit", i, unit.exit))
+        if self.plan.grad_accum > 1:
+            stages.append(Stage("forward", "outputs", count + 1, edit(("logits_loss", BLOCK))))
+        return stages
+
+    def backward(self, gradients: list[int] | None) -> list[Stage]:
+        """``gradients``: bytes of each unit's whole gradients, to be reduced after its backward; None leaves them."""
+        e, count = self.edits, self.count
+
+        def done(unit: int) -> Stretch | None:
+            return e.after_backward(unit, gradients[unit] if gradients is not None else 0)
+
+        stages = [Stage("backward", "start", count + 1, edit(("backward_temporary", 2 * BLOCK)))]
+        stages += self._edit("backward", "gather", count + 1, e.before_backward(count + 1))
+        stages.append(Stage("backward", "head", count + 1, self.last.backward))
+        stages += self._edit("backward", "reduce", count + 1, done(count + 1))
+        retained = 0
+        for i in range(count - 1, -1, -1):
+            unit = self.layers[i]
+            stages += self._edit("backward", "gather", i + 1, e.before_backward(i + 1))
+            stages.append(Stage("backward", "layer", i + 1, unit.backward))
+            if e.keeps_layer_inputs:
+                more = unit.sizes[unit.template.entering]
+                more += unit.sizes[unit.template.gradient_in] if i < count - 1 else 0
+                stages.append(Stage("backward", "retain", i + 1, edit(("checkpoints", more))))
+                retained += more
+            stages += self._edit("backward", "reduce", i + 1, done(i + 1))
+        _, late = self._tables()
+        if late:
+            stages.append(Stage("backward", "tables", 1, self._gone(late)))
+        first = self.layers[0]
+        if self.embedding.backward.deltas:
+            stages.append(Stage("backward", "embedding", 0, self.embedding.backward))
+        elif first.template.gradient_out >= 0:
+            stages.append(Stage("backward", "entry_gradient", 0, edit(
+                ("backward_temporary", -first.sizes[first.template.gradient_out]))))
+        stages += self._edit("backward", "reduce", 0, done(0))
+        ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if self.plan.grad_accum > 1 else [])
+        if retained:
+            ended.append(("checkpoints", -retained))
+        stages.append(Stage("backward", "end", 0, edit(*ended)))
+        stages += self._edit("backward", "release", 0, e.end())
+        return stages
+
+
+def build_program(
+    start: dict[str, int], shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm, memory: StepMemory,
+    part: Part, edits: Edits, *, buffered: bool = False,
 ) -> Program:
-    """All of a step: micro-batches, then the optimizer."""
+    """All of a step: micro-batches, then the optimizer. ``buffered``: gradients are added into buffers of their own, which
+    ``start`` holds, and leave as soon as they are added."""
     kept = n._replace(grads_exist=True)
-    stages = micro_step(shape, plan, kept if plan.gradients_kept else n, form)
-    if plan.grad_accum > 1:
-        stages += micro_step(shape, plan, kept, form)
+    first = MicroStep(shape, plan, kept if plan.gradients_kept or buffered else n, form, part, edits)
+    accumulating = plan.grad_accum > 1
+    stages = first.forward() + first.backward(None if accumulating and edits.waits_for_last else first.gradients)
+    if accumulating:
+        again = MicroStep(shape, plan, kept if edits.waits_for_last or buffered else n, form, part, edits)
+        stages += again.forward() + again.backward(first.gradients)
     gradients = sum(stage.events.net_by_key.get("gradients", 0) for stage in stages)
     if plan.gradients_kept:
         start = start | {"gradients": memory.gradients}
-    stages += optimizer_stages(plan, memory, 0 if plan.gradients_kept else gradients)
+    stages += optimizer_stages(plan, memory, 0 if plan.gradients_kept or buffered else gradients)
     return Program(start, tuple(stages))
 
 

@@ -92,3 +92,10 @@ def bytes_of(weights: Weights, plan: TrainingPlan, recipe: Recipe) -> int:
             each = 4.0 if w.wide else norm if w.norm else item if w.packable or w.expert else small
             total += rounded(int(w.elements * each))
     return total
+
+
+def statistics_of(weights: Weights, plan: TrainingPlan) -> int:
+    """Bytes of block scales beside 4-bit weights: they are no parameters, so every rank of a sharded job keeps them."""
+    if not adapted(plan) or plan.base_quant not in ("nf4", "nf4_dq"):
+        return 0
+    return sum(packed_bytes(plan.base_quant, w.dims) - w.elements // 2 for w in weights if w.packable)

@@ -16,7 +16,8 @@ BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
 class Recipe(NamedTuple):
     """``weight``: type of the weights that compute; ``autocast``: compute type under autocast, else None; ``gradient``:
     type in which gradients wait for the step; ``state``: type of each optimizer moment; ``master``: an fp32 copy of the
-    weights lives in the optimizer. ``small``: type of embedding and head, ``norm`` of norms."""
+    weights lives in the optimizer. ``small``: type of embedding and head, ``norm`` of norms; ``held``: type of the
+    weights at rest, which FSDP's mixed precision keeps in fp32 shards."""
 
     weight: str
     small: str
@@ -26,6 +27,7 @@ class Recipe(NamedTuple):
     state: str
     master: bool
     adapter: str
+    held: str
 
     @property
     def compute(self) -> str:
@@ -65,7 +67,8 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
     if adapted(plan) and plan.base_quant in ("nf4", "nf4_dq", "int8") and plan.kbit_prepared:
         norm = "fp32" if plan.framework not in CAST_BACK else weight
         small = "fp32" if plan.framework not in (*CAST_BACK, "hf_trainer") else weight
-    adapter = plan.adapter_dtype or ("fp32" if plan.framework in PEFT_FRAMEWORKS else weight)
+    sharded_quantised = plan.base_quant != "none" and plan.sharding in ("fsdp1", "fsdp2", "hsdp")
+    adapter = plan.adapter_dtype or (weight if sharded_quantised else None) or ("fp32" if plan.framework in PEFT_FRAMEWORKS else weight)
     trained = adapter if adapted(plan) else ("fp32" if plan.precision.startswith("fsdp_mixed") else weight)
     if adapted(plan):
         gradient = trained
@@ -73,6 +76,7 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
     return Recipe(
         weight=weight, small=small, norm=norm, autocast=autocast, gradient=plan.grad_dtype or gradient,
         state=plan.optimizer_state_dtype or state, master=master and not adapted(plan), adapter=adapter,
+        held="fp32" if plan.precision.startswith("fsdp_mixed") and not adapted(plan) else weight,
     )
 
 

@@ -9,13 +9,22 @@ from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.text import Text, Value
 from calculator.training import overheads
-from calculator.training.build import Compiled, compiled, head_form, numerics, single_program
-from calculator.training.holdings import bytes_of
+from calculator.training.build import Compiled, Part, build_program, compiled, head_form, numerics
+from calculator.training.holdings import Units, Weights, bytes_of, statistics_of
 from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory, step_memory
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program
 from calculator.training.recipe import BYTES, Recipe, adapted, resolve
+from calculator.training.sharding import (
+    FSDP,
+    ZERO_BUCKET,
+    Division,
+    UnitBytes,
+    data_parallel,
+    division,
+    edits_of,
+)
 from calculator.training.template import rounded
 
 
@@ -36,13 +45,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Statics:
-    """What does not change with micro-batch and length."""
+    """What does not change with micro-batch and length. ``units``: weights of embedding, each layer, and final norm with head,
+    as they are gathered; ``whole``: bytes of quantisation statistics, which no sharding divides."""
 
     trained: tuple[tuple[int, ...], ...]
     trained_elements: int
     memory: StepMemory
     parameters: int
+    whole: int
     adapter_parameters: int
+    units: tuple[UnitBytes, ...]
 
 
 _statics: dict[tuple[int, tuple[object, ...]], tuple[Compiled, Statics]] = {}
@@ -55,19 +67,38 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics) -> 
     if found is not None and found[0] is book:
         return found[1]
     trained = trained_tensors(book, plan, n)
-    units, counts = book.units_of_modules if n.experts == "modules" else book.units, book.shape.block_counts
-    parameters = sum(bytes_of(units.blocks[i], plan, recipe) * count for i, count in enumerate(counts) if count)
-    parameters += sum(bytes_of(g, plan, recipe) for g in (units.embedding, units.final, units.head, units.extra))
+    units, order = book.units_of_modules if n.experts == "modules" else book.units, book.shape.order
+    held = recipe._replace(weight=recipe.held, small=recipe.held, norm=recipe.held) if recipe.held != recipe.weight else recipe
+    resident = {i: bytes_of(units.blocks[i], plan, held) for i in set(order)}
+    parameters = sum(resident[i] for i in order)
+    parameters += sum(bytes_of(g, plan, held) for g in (units.embedding, units.final, units.head, units.extra))
+    statistics = {i: statistics_of(units.blocks[i], plan) for i in set(order)}
     item = BYTES[recipe.adapter]
     made = Statics(
         trained=trained, trained_elements=sum(prod(dims) for dims in trained), memory=step_memory(trained, plan, recipe),
-        parameters=parameters + book.buffers_bytes,
+        parameters=parameters + book.buffers_bytes, whole=sum(statistics[i] for i in order),
         adapter_parameters=sum(rounded(int(prod(dims) * item)) for dims in trained) if adapted(plan) else 0,
+        units=tuple(unit_bytes(book, plan, recipe, n, units, statistics)),
     )
     if len(_statics) > 128:
         _statics.clear()
     _statics[key] = (book, made)
     return made
+
+
+def unit_bytes(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, units: Units, statistics: dict[int, int]
+               ) -> list[UnitBytes]:
+    """Embedding, every layer, and final norm with head as sharded units."""
+    full = not adapted(plan)
+
+    def one(weights: Weights, index: int | None = None) -> UnitBytes:
+        elements = sum(w.elements for w in weights)
+        gathered = bytes_of(weights, plan, recipe) - (statistics[index] if index is not None else 0)
+        adapters = sum(prod(dims) for dims in book.adapters(index, n)) if index is not None and not full else 0
+        return UnitBytes(gathered=gathered, trained=elements if full else adapters, frozen=not full)
+
+    layers = {i: one(units.blocks[i], i) for i in set(book.shape.order)}
+    return [one((*units.embedding, *units.extra)), *(layers[i] for i in book.shape.order), one((*units.final, *units.head))]
 
 
 def trained_tensors(book: Compiled, plan: TrainingPlan, n: Numerics) -> tuple[tuple[int, ...], ...]:
@@ -82,16 +113,58 @@ def trained_tensors(book: Compiled, plan: TrainingPlan, n: Numerics) -> tuple[tu
     return tuple(found)
 
 
-def before(made: Statics, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool) -> dict[str, int]:
-    """Bytes by item that exist before a step begins, on a rank that holds everything."""
-    states = made.memory.master if plan.first_step else made.memory.states
+def divided(memory: StepMemory, plan: TrainingPlan, by: Division, largest: int) -> StepMemory:
+    """The optimizer's memory on one of the ranks that share its states."""
+    states, temporary = -(-memory.states // by.states), -(-memory.temporary // by.states)
+    wide = -(-memory.wide_gradients // by.states)
+    if plan.sharding in ("fsdp2", "hsdp") and plan.optimizer == "adamw_foreach":
+        temporary = 2 * rounded(4 * largest // by.states)
+    host = memory.host_states // by.states
+    if "optimizer" in plan.offload:
+        return memory._replace(states=0, temporary=0, master=0, wide_gradients=0, host_states=host + states)
+    return memory._replace(
+        states=states, temporary=temporary, master=-(-memory.master // by.states), wide_gradients=wide, host_states=host)
+
+
+def before(made: Statics, memory: StepMemory, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, by: Division, *, tensors_only: bool
+           ) -> dict[str, int]:
+    """Bytes by item that exist before a step begins on one rank."""
+    adapters = made.adapter_parameters
+    if not (plan.base_quant != "none" and plan.sharding in FSDP):
+        adapters = -(-adapters // by.weights)
+    weights = -(-(made.parameters - made.whole) // by.weights) + made.whole
+    if "parameters" in plan.offload:
+        weights = made.whole
     start = {
-        "parameters": made.parameters, "adapter_parameters": made.adapter_parameters, "optimizer_states": states,
+        "parameters": weights, "adapter_parameters": adapters,
+        "optimizer_states": memory.master if plan.first_step else memory.states,
         "inputs": 2 * rounded(8 * plan.micro_batch * plan.seq_len),
     }
+    start |= gradient_buffers(made, plan, recipe, by)
     if not tensors_only:
         start["kernel_workspace"] = overheads.cublas_workspace_bytes(gpu)
     return start
+
+
+def gradient_buffers(made: Statics, plan: TrainingPlan, recipe: Recipe, by: Division) -> dict[str, int]:
+    """Buffers for gradients that a framework makes before the first step."""
+    item, elements = BYTES[recipe.gradient], made.trained_elements
+    if plan.framework == "megatron":
+        return {"gradients": int(elements * item)}
+    if plan.n_gpus == 1 or data_parallel(plan) == 1:
+        return {}
+    part = rounded(2 * -(-elements // data_parallel(plan)))
+    match plan.sharding:
+        case "ddp":
+            return {"comm_buffers": int(elements * item)}
+        case "zero1":
+            return {"gradients": part}
+        case "zero2" if plan.grad_accum > 1 and "optimizer" not in plan.offload:
+            return {"gradients": part}
+        case "zero3":
+            bucket = 2 * min(plan.zero_reduce_bucket or ZERO_BUCKET, elements)
+            return {"gradients": 0 if "optimizer" in plan.offload else part, "comm_buffers": bucket}
+    return {}
 
 
 def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool = False) -> Step:
@@ -99,14 +172,26 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     recipe = resolve(shape, plan)
     book = compiled(shape)
     n = numerics(shape, plan, recipe, gpu, scratch=not tensors_only)
-    made = statics(book, plan, recipe, n)
-    start = before(made, plan, gpu, tensors_only=tensors_only)
-    program = single_program(start, shape, plan, n, head_form(shape, plan), made.memory)
+    made, by = statics(book, plan, recipe, n), division(plan)
+    largest = max((prod(dims) for dims in made.trained), default=0)
+    memory = divided(made.memory, plan, by, largest)
+    start = before(made, memory, plan, recipe, gpu, by, tensors_only=tensors_only)
+    edits = edits_of(made.units, plan, recipe)
+    part = Part(shape.order)
+    buffered = plan.framework == "megatron"
+    program = build_program(start, shape, plan, n, head_form(shape, plan), memory, part, edits, buffered=buffered)
     values: dict[str, Value | Text] = {
         "model_params": shape.parameters.total, "trained_params": made.trained_elements, "layers_count": shape.layers,
         "vocab_count": shape.vocab,
     }
-    end = {key: size for key, size in start.items() if size and key != "inputs"}
-    if made.memory.states:
-        end["optimizer_states"] = made.memory.states
-    return Step(program=program, values=values, end=end, host_bytes=made.memory.host_states)
+    end = {key: size for key, size in start.items() if size and key not in ("inputs", "comm_buffers")}
+    if memory.states:
+        end["optimizer_states"] = memory.states
+    if plan.sharding in FSDP and by.gradients > 1:
+        shards = int(made.trained_elements * BYTES[recipe.gradient])
+        end["gradients"] = shards // (1 if plan.base_quant != "none" else by.gradients)
+    elif plan.sharding == "zero2":
+        end["gradients"] = end.get("gradients", 0) + rounded(2 * made.trained_elements // by.gradients)
+    counts = {"parameters": by.weights, "gradients": by.gradients, "optimizer_states": by.states}
+    return Step(program=program, values=values, end=end, host_bytes=memory.host_states,
+                divided={key: count for key, count in counts.items() if count > 1})

@@ -1,0 +1,196 @@
+"""What data parallelism changes: which part of weights, gradients and states a rank holds, and the edits that it makes to
+the step's program (a gather before a unit, a reduction after it, a bucket).
+
+Sources: PyTorch 2.14 ``distributed/fsdp`` and ``distributed/fsdp/_fully_shard``, ``nn/parallel/distributed.py``;
+accelerate 1.14; DeepSpeed 0.19 ``runtime/zero``; Megatron-LM core 0.19 ``distributed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calculator.training.plan import TrainingPlan
+from calculator.training.recipe import Recipe, adapted
+from calculator.training.template import Stretch, edit, rounded
+
+FSDP = ("fsdp1", "fsdp2", "hsdp")
+ZERO_BUCKET = 500_000_000
+"""DeepSpeed's ``reduce_bucket_size`` and ``allgather_bucket_size``, in elements."""
+ZERO_LIVE = 1_000_000_000
+"""DeepSpeed's ``stage3_max_live_parameters``."""
+SUB_GROUP = 1_000_000_000
+"""DeepSpeed's ``sub_group_size``."""
+
+
+@dataclass(frozen=True)
+class UnitBytes:
+    """One wrapped unit: its weights in the type that is gathered, and elements that are trained. ``whole``: bytes that
+    every rank keeps (quantisation statistics)."""
+
+    gathered: int
+    trained: int
+    frozen: bool
+
+
+@dataclass(frozen=True)
+class Division:
+    """Over how many ranks each kind of memory is spread."""
+
+    weights: int = 1
+    gradients: int = 1
+    states: int = 1
+
+
+def data_parallel(plan: TrainingPlan) -> int:
+    """Ranks that hold the same part of the model; context-parallel ranks count among them."""
+    return max(1, plan.n_gpus // (plan.tp * plan.pp))
+
+
+def division(plan: TrainingPlan) -> Division:
+    ranks = data_parallel(plan)
+    if plan.sharding in ("fsdp1", "fsdp2", "zero3"):
+        return Division(ranks, ranks, ranks)
+    if plan.sharding == "hsdp":
+        group = min(ranks, plan.hsdp_shard_size or 8)
+        return Division(group, group, group)
+    if plan.sharding == "zero2":
+        return Division(1, ranks, ranks)
+    if plan.sharding in ("zero1", "distributed_optimizer"):
+        return Division(1, 1, ranks)
+    return Division()
+
+
+class Edits:
+    """The changes that a framework makes around each unit; none by default. Units are numbered 0 (embedding), 1 to L (layers)
+    and L + 1 (final norm, head)."""
+
+    keeps_layer_inputs = False
+    """Frozen FSDP1 units under reentrant checkpointing hold their input, and its gradient, to the end of backward."""
+    waits_for_last = True
+    """While gradients accumulate, they stay whole until the last micro-batch (DDP and FSDP without synchronisation)."""
+
+    def start(self) -> Stretch | None:
+        return None
+
+    def before_forward(self, unit: int) -> Stretch | None:
+        return None
+
+    def after_forward(self, unit: int) -> Stretch | None:
+        return None
+
+    def before_backward(self, unit: int) -> Stretch | None:
+        return None
+
+    def after_backward(self, unit: int, gradients: int) -> Stretch | None:
+        return None
+
+    def end(self) -> Stretch | None:
+        return None
+
+
+class FullyShardedEdits(Edits):
+    """FSDP. The root unit (embedding, final norm, head) stays gathered from its forward to the end of backward; each layer is
+    gathered while it works. FSDP1 has one layer there; FSDP2 holds the gather buffer beside the copied-out weights, and in
+    backward the next layer's. A gradient is computed whole, then reduced to its shard."""
+
+    def __init__(self, units: Sequence[UnitBytes], plan: TrainingPlan, recipe: Recipe, ranks: int) -> None:
+        self.units, self.ranks = units, ranks
+        self.second = plan.sharding == "fsdp2"
+        self.root = units[0].gathered + units[-1].gathered
+        self.reduce_bytes = 4 if self.second and not plan.precision.startswith(("bf16", "fp16")) else 2
+        self.shard_bytes = 4 if recipe.gradient == "fp32" else 2
+        self.keeps_layer_inputs = (
+            plan.sharding == "fsdp1" and adapted(plan) and plan.checkpointing in ("full", "offloaded"))
+        self.last = len(units) - 1
+
+    def start(self) -> Stretch | None:
+        return edit(("gathered_parameters", self.root))
+
+    def end(self) -> Stretch | None:
+        return edit(("gathered_parameters", -self.root))
+
+    def _layer(self, unit: int, sign: int, copies: int) -> Stretch | None:
+        if unit in (0, self.last) or not self.units[unit].gathered:
+            return None
+        return edit(("gathered_parameters", sign * copies * self.units[unit].gathered))
+
+    def before_forward(self, unit: int) -> Stretch | None:
+        return self._layer(unit, 1, 2 if self.second else 1)
+
+    def after_forward(self, unit: int) -> Stretch | None:
+        return self._layer(unit, -1, 2 if self.second else 1)
+
+    def before_backward(self, unit: int) -> Stretch | None:
+        return self._layer(unit, 1, 2 if self.second else 1)
+
+    def after_backward(self, unit: int, gradients: int) -> Stretch | None:
+        release = self._layer(unit, -1, 2 if self.second else 1)
+        changes: list[tuple[str, int]] = []
+        trained = self.units[unit].trained
+        if gradients and trained:
+            shard = rounded(-(-trained // self.ranks) * self.shard_bytes)
+            flat = trained * self.reduce_bytes
+            changes = [("comm_buffers", flat), ("gradients", -gradients), ("gradients", shard), ("comm_buffers", -flat)]
+        if release is not None:
+            changes += list(zip(release.keys, release.deltas, strict=True))
+        return edit(*changes) if changes else None
+
+
+class ZeroEdits(Edits):
+    """DeepSpeed. Stage 2 and 3 move a layer's gradients into the reduce bucket and on to the own partition; stage 3 gathers
+    weights ahead of use and lets up to ``stage3_max_live_parameters`` stay."""
+
+    def __init__(self, units: Sequence[UnitBytes], plan: TrainingPlan, ranks: int) -> None:
+        self.units, self.ranks, self.stage = units, ranks, int(plan.sharding[-1])
+        elements = plan.zero_reduce_bucket or ZERO_BUCKET
+        trained = sum(u.trained for u in units)
+        self.bucket = 2 * min(elements, trained) if trained else 0
+        self.waits_for_last = False
+        self.offloaded = "optimizer" in plan.offload
+
+    def start(self) -> Stretch | None:
+        if self.stage == 3 or not self.bucket:
+            return None
+        return edit(("comm_buffers", self.bucket))
+
+    def end(self) -> Stretch | None:
+        if self.stage == 3 or not self.bucket:
+            return None
+        return edit(("comm_buffers", -self.bucket))
+
+    def _gather(self, unit: int, sign: int) -> Stretch | None:
+        if self.stage != 3 or not self.units[unit].gathered:
+            return None
+        return edit(("gathered_parameters", sign * self.units[unit].gathered))
+
+    def before_forward(self, unit: int) -> Stretch | None:
+        return self._gather(unit, 1)
+
+    def after_forward(self, unit: int) -> Stretch | None:
+        return self._gather(unit, -1)
+
+    def before_backward(self, unit: int) -> Stretch | None:
+        return self._gather(unit, 1)
+
+    def after_backward(self, unit: int, gradients: int) -> Stretch | None:
+        changes: list[tuple[str, int]] = []
+        trained = self.units[unit].trained
+        if self.stage >= 2 and gradients and trained:
+            changes.append(("gradients", -gradients))
+            if self.stage == 2 and not self.offloaded:
+                changes.append(("gradients", rounded(2 * -(-trained // self.ranks))))
+        release = self._gather(unit, -1)
+        if release is not None:
+            changes += list(zip(release.keys, release.deltas, strict=True))
+        return edit(*changes) if changes else None
+
+
+def edits_of(units: Sequence[UnitBytes], plan: TrainingPlan, recipe: Recipe) -> Edits:
+    """The edits of a plan's sharding."""
+    ranks = division(plan).weights if plan.sharding in FSDP else data_parallel(plan)
+    if plan.sharding in FSDP and ranks > 1:
+        return FullyShardedEdits(units, plan, recipe, ranks)
+    if plan.sharding.startswith("zero") and data_parallel(plan) > 1:
+        return ZeroEdits(units, plan, ranks)
+    return Edits()
