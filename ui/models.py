@@ -13,7 +13,7 @@ from calculator.hub import endpoint_from_environment, parse_address
 from calculator.jsonin import parse_object
 from calculator.lookup import LoadedModel
 from calculator.model.shape import ModelShape
-from calculator.model.weights import StoredWeights, stored_weights
+from calculator.model.stored import StoredWeights
 from calculator.presets import find_preset
 from ui import compact, state
 from ui.settings import ConfigChoice, HubChoice, ModelChoice, PresetChoice
@@ -21,7 +21,6 @@ from ui.settings import ConfigChoice, HubChoice, ModelChoice, PresetChoice
 TOKEN_KEY = "hub_token"
 """Session state only: a token is in no link, no log and no cache."""
 _LAST = "model_last"
-_STORED = "model_stored"
 
 
 def from_text(written: str) -> ModelChoice:
@@ -66,18 +65,13 @@ def load(choice: ModelChoice) -> LoadedModel | CalculatorError:
         choice = HubChoice(id=model.name, revision=model.commit)
         state.put(state.current().model_copy(update={"model": choice}))
     st.session_state[_LAST] = (choice, model)
-    st.session_state.pop(_STORED, None)
     return model
 
 
 def stored(model: LoadedModel) -> StoredWeights | None:
     """The weight bytes that the files' headers tell, None where no headers were read. One object a model, since engines
     remember by it what they laid out."""
-    if model.headers is None:
-        return None
-    if _STORED not in st.session_state:
-        st.session_state[_STORED] = stored_weights(model.shape, model.headers)
-    return cast(StoredWeights, st.session_state[_STORED])
+    return model.stored
 
 
 def forget() -> None:
