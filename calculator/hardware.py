@@ -92,7 +92,8 @@ class Gpu(Frozen):
 def catalogue() -> Mapping[str, Gpu]:
     """All cards that can be bought or rented, by key. Read once."""
     data = tomllib.loads(files("calculator").joinpath("data/gpus.toml").read_text("utf-8"))
-    return MappingProxyType({key: _gpu(key, row) for key, row in data.items()})
+    defaults = data.pop("defaults")
+    return MappingProxyType({key: _gpu(key, defaults | row) for key, row in data.items()})
 
 
 def _gpu(key: str, row: dict[str, Any]) -> Gpu:
