@@ -7,7 +7,7 @@ from ui import accuracy, state
 from ui.charts import PLOT_CONFIG
 from validation.outcome import UnpredictableError
 
-words = state.words()
+words = state.enter()
 say = words
 
 st.caption(say("validation.page.intro"))

@@ -40,11 +40,13 @@ pio.templates[TEMPLATE] = go.layout.Template(
 
 
 def item_name(words: Words, key: str) -> str:
-    return words.first(f"item.{key}", f"ui.item.{key}", fallback=key.replace("_", " "))
+    """The item's name as a line of the bill begins: "Optimizer states"."""
+    name = words.first(f"item.{key}", fallback=key.replace("_", " "))
+    return name[:1].upper() + name[1:]
 
 
 def phase_name(words: Words, name: str) -> str:
-    return words.first(f"phase.{name}", f"ui.phase.{name}", fallback=name.replace("_", " "))
+    return words.first(f"phase.{name}", fallback=name.replace("_", " "))
 
 
 def held_axis(capacity_bytes: int, total_bytes: int) -> float:

@@ -11,7 +11,7 @@ import streamlit as st
 from ui import link, state
 from ui.components.mount import mount
 from ui.i18n import Words
-from ui.settings import Page
+from ui.settings import PLAN_PAGES, Page
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 ICONS: dict[Page, str] = {
@@ -60,15 +60,13 @@ def switches(words: Words) -> None:
 
 
 def title(page: Page, words: Words) -> None:
+    """What the page is about, and on a phone the button to its inputs, which lie in a drawer there."""
     with st.container(gap=None, key="title"):
         st.title(words(f"ui.page.{page}.title"), anchor=False)
         st.caption(words(f"ui.page.{page}.about"))
-
-
-def open_inputs(words: Words) -> None:
-    """On a phone: opens the inputs, which lie in a drawer there."""
-    with st.container(key="phone.open"):
-        mount("drawer_button", {"label": words("ui.phone.open"), "place": "page"}, key="drawer.open")
+        if page in PLAN_PAGES:
+            with st.container(key="phone.open"):
+                mount("drawer_button", {"label": words("ui.phone.open"), "place": "page"}, key="drawer.open")
 
 
 def close_inputs(words: Words) -> None:

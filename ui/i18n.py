@@ -12,7 +12,7 @@ from ui.settings import Language, Settings
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Sentences and sizes in a person's language and unit. ``words("ui.save")`` is a catalogue text."""
+    """Sentences and sizes in a person's language and unit. ``words("ui.auto")`` is a catalogue text."""
 
     language: Language = "en"
     unit: Unit = "GiB"

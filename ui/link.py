@@ -61,6 +61,7 @@ _IGNORED = re.compile(r"utm_\w+|gclid|fbclid|msclkid|ref|embed|embed_options")
 _WORD = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]*$", max_length=40)]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHOWN_LENGTH = 40
+_MOST = 2**60
 _NONE = "~"
 """A field that was emptied, so that the framework's or engine's own default holds."""
 _DEFAULTS = Settings()
@@ -335,7 +336,10 @@ def _parsed(field: _Field, text: str, problems: list[Problem]) -> Any:
             given = tuple(filter(None, given.split(",")))
         elif field.form == "json":
             given = json.loads(given)
-        return field.adapter.validate_python(given)
+        value = field.adapter.validate_python(given)
+        if isinstance(value, int) and value > _MOST:
+            raise ValueError("beyond every memory there is")
+        return value
     except (ValidationError, ValueError, OverflowError, RecursionError):
         problems.append(_problem(field.key, text, "value"))
         return field.default

@@ -37,6 +37,8 @@ COLOURS: Mapping[str, str] = MappingProxyType({
     "activation": "#f2c14e",
     "cuda_graphs": "#c4620a",
     "non_torch": "#c3a6e8",
+    "workspace": "#f2c14e",
+    "runtime_buffers": "#c4620a",
 })  # fmt: skip
 
 UNKNOWN = "#8a94a6"

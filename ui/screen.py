@@ -15,7 +15,7 @@ from calculator.model.weights import StoredWeights
 from ui import frame, models, state
 from ui.i18n import Words
 from ui.inputs.hardware import hardware_inputs
-from ui.inputs.model import model_inputs, ways_on
+from ui.inputs.model import model_inputs, token_input, ways_on
 from ui.settings import Settings
 from ui.views import notes
 from ui.views.card import model_card
@@ -37,20 +37,20 @@ def open_screen(plan_inputs: Callable[[Words], None]) -> Screen | None:
 
     Where the model cannot be had, the page says why and offers the other ways, and None is returned.
     """
-    words = state.words()
+    words = state.enter()
     choice = state.current().model
     model = models.known(choice)
-    frame.open_inputs(words)
     with st.sidebar:
         model_inputs(words, model)
-        card = st.container()
+        below_model = st.container()
         hardware_inputs(words)
         plan_inputs(words)
         frame.close_inputs(words)
     if model is None:
         with st.spinner(words("ui.fetching", id=getattr(choice, "id", "")), show_time=True):
             model = models.load(choice)
-    with card:
+    with below_model:
+        token_input(words, model)
         model_card(model, words)
     if isinstance(model, CalculatorError):
         notes.refusal(model, words)

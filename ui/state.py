@@ -19,10 +19,15 @@ from ui.settings import PAGES, Page, Settings
 _SETTINGS = "settings"
 _WRITTEN = "address_written"
 _PROBLEMS = "link_problems"
+_ENTERED = "through_entry_point"
+_SHOWN = "page_shown"
+_FRESH = "page_fresh"
 
 
 def begin(page: str) -> None:
     """Call first on every run: takes over what the address says if somebody else wrote it."""
+    st.session_state[_ENTERED] = True
+    st.session_state[_FRESH] = st.session_state.get(_SHOWN) != page
     st.session_state.setdefault(_SETTINGS, Settings())
     query = {key: st.query_params.get_all(key) for key in st.query_params}
     flat = {key: values[-1] for key, values in query.items() if values}
@@ -39,6 +44,7 @@ def mirror(page: str) -> None:
     if query != st.session_state[_WRITTEN]:
         st.query_params.from_dict(query)
         st.session_state[_WRITTEN] = query
+    st.session_state[_SHOWN] = page
 
 
 def page_of(url_path: str) -> Page:
@@ -46,12 +52,19 @@ def page_of(url_path: str) -> Page:
     return cast(Page, url_path) if url_path in PAGES else PAGES[0]
 
 
-def current() -> Settings:
-    """The settings of this visit. A page that Streamlit ran without the entry point goes through it first: before any
-    visitor has run ``app.py``, a server still takes the files of ``pages/`` for an app of the old kind."""
-    if _SETTINGS not in st.session_state:
+def enter() -> Words:
+    """Call first in every page: the words of this visit.
+
+    A page that Streamlit ran without the entry point goes through it: until somebody has run ``app.py``, a server takes
+    the files of ``pages/`` for an app of the old kind, and a link to a page would reach the page alone.
+    """
+    if not st.session_state.pop(_ENTERED, False):
         st.navigation(sitemap.pages(), position="hidden")
         st.rerun()
+    return words()
+
+
+def current() -> Settings:
     return cast(Settings, st.session_state[_SETTINGS])
 
 
@@ -76,9 +89,10 @@ def words() -> Words:
 def bound(key: str, value: Any, write: Callable[[Any], None]) -> dict[str, Any]:
     """Arguments that tie a widget to one value of the settings: its key, and the callback that writes a change.
 
-    ``value`` wins over what the widget remembers, so a link or another page's change is seen at once.
+    ``value`` wins over what the widget remembers, so a link or another page's change is seen at once. On a page that
+    has not been drawn to its end yet it is always set, since the widget of that key is another one on each page.
     """
-    if key not in st.session_state or st.session_state[key] != value:
+    if st.session_state[_FRESH] or key not in st.session_state or st.session_state[key] != value:
         st.session_state[key] = value
 
     def changed() -> None:

@@ -51,6 +51,15 @@ function itemRow(item, labels) {
   return row
 }
 
+function headingRow(heading) {
+  const row = element("tr", "heading")
+  const name = cell(row, "name", "", "th")
+  name.scope = "rowgroup"
+  name.colSpan = 5
+  name.append(element("span", "", heading.name))
+  return row
+}
+
 function totalRow(total) {
   const row = element("tr", "total")
   const name = cell(row, "name", "", "th")
@@ -79,7 +88,9 @@ export default function (component) {
   const thead = element("thead")
   thead.append(head)
   const body = element("tbody")
-  for (const row of data.rows) body.append(row.total ? totalRow(row) : itemRow(row, labels))
+  for (const row of data.rows) {
+    body.append(row.total ? totalRow(row) : row.heading ? headingRow(row) : itemRow(row, labels))
+  }
   table.append(thead, body)
   root.replaceChildren(table)
 }

@@ -79,15 +79,16 @@ def model_inputs(words: Words, model: LoadedModel | CalculatorError | None) -> N
             _upload(words)
         else:
             _editor(words, models.shape_of(model))
-    if _asks_for_token(model) or st.session_state.get(models.TOKEN_KEY):
+
+
+def token_input(words: Words, model: LoadedModel | CalculatorError) -> None:
+    """The person's hub token, where the hub asked for one or one was given."""
+    asked = isinstance(model, GatedModelError | NotAuthorisedError | ModelNotFoundError)
+    if asked or st.session_state.get(models.TOKEN_KEY):
         st.text_input(
             words("ui.field.token"), type="password", key=models.TOKEN_KEY, max_chars=200, autocomplete="off",
             help=words("ui.help.token"), on_change=models.forget, persist_state="session",
         )  # fmt: skip
-
-
-def _asks_for_token(model: LoadedModel | CalculatorError | None) -> bool:
-    return isinstance(model, GatedModelError | NotAuthorisedError | ModelNotFoundError)
 
 
 def _paste(words: Words) -> None:

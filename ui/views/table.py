@@ -32,12 +32,16 @@ def table_data(bill: Bill, words: Words) -> dict[str, Any]:
     totals = {"tensor": bill.allocated.value, "slack": bill.reserved.value, "process": bill.process.value}
     rows: list[dict[str, Any]] = []
     for layer in present:
-        rows += [_row(item, whole, words) for item in bill.items if item.layer == layer]
+        rows += [_row(item, whole, words) for item in bill.items if item.layer == layer and item.bytes]
         rows.append({
             "total": True, "name": words(f"ui.total.{layer}"), "amount": words.size(totals[layer]),
             "how": words(f"ui.total.{layer}.help"),
         })  # fmt: skip
     rows += [_row(item, whole, words) for item in bill.items if item.layer == "free"]
+    absent = [item for item in bill.items if not item.bytes and item.layer != "free"]
+    if absent:
+        rows.append({"heading": True, "name": words("ui.table.absent")})
+        rows += [_row(item, whole, words) for item in absent]
     labels = {key: words(f"ui.column.{key}") for key in ("item", "amount", "share", "how", "basis")}
     return {"caption": words("ui.section.bill"), "labels": labels, "rows": rows}
 
@@ -47,9 +51,9 @@ def _row(item: Item, whole_bytes: int, words: Words) -> dict[str, Any]:
     return {
         "name": item_name(words, item.key),
         "color": FREE if item.layer == "free" else colour(item.key),
-        "amount": words.size(item.bytes),
+        "amount": words.size(item.bytes) if item.bytes else "–",
         "share": part,
-        "percent": "" if item.layer == "free" else f"{part:.1%}",
+        "percent": "" if item.layer == "free" or not item.bytes else f"{part:.1%}",
         "how": words.text(item.formula),
         "detail": _detail(item, words),
         "basis": words(f"ui.basis.{item.basis}"),
