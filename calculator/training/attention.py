@@ -28,7 +28,7 @@ def _rotary_part(layer: Layer, q: Tensor, k: Tensor, mixer: Attention, cos: Tens
     """Rotary embedding of a part of every head, the rest joined unchanged; the joined result lies head by head."""
     tape, part = layer.tape, cos.width
     q_turned, q_passed = _parts(layer, q, mixer.heads * part)
-    k_turned, k_passed = _parts(layer, k, mixer.kv_heads * part)
+    k_turned, k_passed = _parts(layer, k, k.width * part // mixer.head_dim)
     return (ops.concat(tape, [rotate(layer, q_turned, cos, sin), *q_passed]),
             ops.concat(tape, [rotate(layer, k_turned, cos, sin), *k_passed]))
 
@@ -45,7 +45,7 @@ def rotary(layer: Layer, q: Tensor, k: Tensor, mixer: Attention, shared: Shared)
     cos, sin = shared.rotary
     if layer.numerics.fused_rope:
         return ops.rewrite(layer.tape, q), ops.rewrite(layer.tape, k)
-    if mixer.rotary == "partial":
+    if mixer.rotary == "partial" or layer.dialect.fused_split == "grouped":
         return _rotary_part(layer, q, k, mixer, cos, sin)
     return rotate(layer, q, cos, sin), rotate(layer, k, cos, sin)
 
@@ -53,7 +53,7 @@ def rotary(layer: Layer, q: Tensor, k: Tensor, mixer: Attention, shared: Shared)
 def attend(layer: Layer, q: Tensor, k: Tensor, v: Tensor, mixer: Attention, mask: Tensor | None) -> Tensor:
     """The attention kernel; the result lies in the order (batch, length, heads, dim)."""
     tape, n = layer.tape, layer.numerics
-    repeats = mixer.heads // mixer.kv_heads
+    repeats = q.width * mixer.v_head_dim // (v.width * mixer.head_dim)
     dropout = mixer.dropout if n.dropout is None else n.dropout
     if n.attention == "eager":
         return _eager(layer, q, k, v, mixer, mask, dropout)
@@ -105,7 +105,7 @@ def _product(layer: Layer, x: Tensor, y: Tensor, rows: int, width: int) -> Tenso
 def attention(layer: Layer, hidden: Tensor, mixer: Attention, shared: Shared) -> Tensor:
     tape = layer.tape
     qkv = None
-    if mixer.fused_qkv:
+    if mixer.fused_qkv or layer.dialect.always_fused:
         qkv, q, k, v = _fused(layer, hidden, mixer)
     else:
         q = _heads_of(layer, hidden, "q", mixer.heads * mixer.head_dim, mixer)
@@ -132,6 +132,13 @@ def _fused(layer: Layer, hidden: Tensor, mixer: Attention) -> tuple[Tensor | Non
         case "per_head":
             qkv = _heads(layer, qkv)
             q, k, v = ops.split(tape, qkv, widths)
+        case "grouped":
+            qkv = _heads(layer, qkv)
+            q, k, v = ops.split(tape, qkv, widths)
+            repeats = mixer.heads // mixer.kv_heads
+            if repeats > 1:
+                q = ops.copy_heads(tape, q)
+                k, v = ops.repeat_heads(tape, k, repeats), ops.repeat_heads(tape, v, repeats)
         case "parts":
             q, k, v = (_heads(layer, part) for part in ops.split(tape, qkv, widths))
             return None, q, k, v

@@ -18,7 +18,7 @@ from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe, adapted
 from calculator.training.sharding import Edits
-from calculator.training.stack import adapter_dropout, liger_chunk, outputs_held, stack_of
+from calculator.training.stack import adapter_dropout, chunk_form, liger_chunk, outputs_held, stack_of
 from calculator.training.stretches import (
     HeadForm,
     additive_mask,
@@ -81,10 +81,10 @@ class Compiled:
 
     def adapters(self, index: int, n: Numerics) -> tuple[tuple[int, ...], ...]:
         """Dimensions of the adapter matrices on a layer of a kind."""
-        key = (index, n.rank, n.targets)
+        key = (index, n.rank, n.targets, n.code)
         found = self._adapters.get(key)
         if found is None:
-            plain = Numerics(trainable=False, rank=n.rank, targets=n.targets)
+            plain = Numerics(trainable=False, rank=n.rank, targets=n.targets, code=n.code)
             tape = Tape()
             layer = self._writer(tape, plain, self.shape.blocks[index])
             x = tape.leaf(tape.outside(TOKENS, self.shape.hidden, "bf16", ""))
@@ -96,7 +96,7 @@ class Compiled:
         return found
 
     def _writer(self, tape: Tape, n: Numerics, block: Block | None = None) -> Layer:
-        layer = Layer(tape, n, self.shape.hidden, dialect=dialect(self.shape.model_type))
+        layer = Layer(tape, n, self.shape.hidden, dialect=dialect(self.shape.model_type, n.code))
         if block is not None:
             layer.head_norm = "rms_unit_offset" if block.norm == "rms_unit_offset" else "rms"
             layer.output_bias = has_output_bias(block, self.shape.hidden)
@@ -200,7 +200,7 @@ def shared_tensors(tape: Tape, shape: ModelShape, block: Block, n: Numerics) -> 
     """The tables and the mask that a layer reads, made by the embedding stretch."""
     shared = Shared()
     dim = rotary_dim(block)
-    if dim and dialect(shape.model_type).complex_rotary:
+    if dim and dialect(shape.model_type, n.code).complex_rotary:
         shared.rotary = (tape.outside(SEQ, dim // 2, "complex64", "activations"),)
     elif dim:
         dtype = n.small
@@ -275,8 +275,10 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
     windowed = any(isinstance(b.mixer, Attention) and b.mixer.window is not None and b.mixer.window < plan.seq_len
                    for b in shape.blocks)
     quantised = {"none": "", "nf4": "bnb4", "nf4_dq": "bnb4", "int8": "int8"}.get(plan.base_quant, "packed")
+    if quantised == "bnb4" and plan.framework == "litgpt":
+        quantised = "bnb4_input"
     return Numerics(
-        weight=recipe.weight, small=recipe.small, norm=recipe.norm, autocast=recipe.autocast, trainable=not lora, rank=rank,
+        code="litgpt" if plan.framework == "litgpt" else "transformers", weight=recipe.weight, small=recipe.small, norm=recipe.norm, autocast=recipe.autocast, trainable=not lora, rank=rank,
         targets=targets, adapter=recipe.adapter, adapter_dropout=adapter_dropout(plan),
         fused_adapters=stack.kernels in ("unsloth", "triton") and plan.base_quant != "none", dora=plan.method == "dora",
         quantised=quantised, attention=attention, masked=windowed and plan.attention == "sdpa",
@@ -290,7 +292,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
 def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
     return HeadForm(
         vocab=shape.vocab, norm=shape.final_norm, tied=shape.tied, softcap=shape.final_softcap, upcast=shape.loss_upcast,
-        kernel=plan.loss, era=stack_of(plan).era, outputs_held=outputs_held(plan), outputs_fp32=plan.convert_outputs_fp32,
+        kernel=plan.loss, chunked=chunk_form(plan), era=stack_of(plan).era, outputs_held=outputs_held(plan), outputs_fp32=plan.convert_outputs_fp32,
     )
 
 

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 class Dialect(NamedTuple):
     """``softmax_fp32``: eager attention computes softmax in fp32 and casts back. ``fused_split``: how a fused projection is
     taken apart: ``slices`` (each view's gradient is a zero-filled whole), ``parts`` (one joint gradient) or ``per_head``
-    (query, key and value lie head by head). ``query_scaled``: queries are multiplied by the scale beforehand.
+    (query, key and value lie head by head), ``grouped`` (the same, then copied to all heads where heads are shared).
+    ``always_fused``: query, key and value are one projection with one adapter. ``query_scaled``: queries are multiplied by the scale beforehand.
     ``normalised``: the chosen experts' weights are divided by their sum; ``router``: type of the routing weights; ``router_fp32``:
     the router's weight and input are fp32. ``mlp_dropout``: dropout also after the MLP's last matrix. ``branch_first``:
     attention's output stands first in the residual sum. ``positions_mask``: learned positions are counted from a mask.
@@ -16,7 +17,8 @@ class Dialect(NamedTuple):
     logits, each branch before its residual sum, and the embedding's output are multiplied by a constant."""
 
     softmax_fp32: bool = True
-    fused_split: Literal["slices", "parts", "per_head"] = "slices"
+    fused_split: Literal["slices", "parts", "per_head", "grouped"] = "slices"
+    always_fused: bool = False
     query_scaled: bool = False
     normalised: bool = True
     router: Literal["compute", "fp32"] = "compute"
@@ -41,6 +43,10 @@ _DIALECTS = {
 }
 
 
-def dialect(model_type: str) -> Dialect:
-    """The habits of a family; Llama's where none are known."""
-    return _DIALECTS.get(model_type, Dialect())
+LITGPT = Dialect(fused_split="grouped", always_fused=True)
+"""litgpt's own model code, one for all families (``litgpt/model.py`` and ``lora.py``)."""
+
+
+def dialect(model_type: str, code: str = "transformers") -> Dialect:
+    """The habits of a family's code in transformers, Llama's where none are known; or of another library's own code."""
+    return LITGPT if code == "litgpt" else _DIALECTS.get(model_type, Dialect())

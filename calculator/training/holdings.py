@@ -95,7 +95,11 @@ def bytes_of(weights: Weights, plan: TrainingPlan, recipe: Recipe) -> int:
 
 
 def statistics_of(weights: Weights, plan: TrainingPlan) -> int:
-    """Bytes of block scales beside 4-bit weights: they are no parameters, so every rank of a sharded job keeps them."""
-    if not adapted(plan) or plan.base_quant not in ("nf4", "nf4_dq"):
+    """Bytes of block scales (and GPTQ's column order) beside 4-bit weights: they are buffers, no parameters, so every rank of a sharded job keeps them."""
+    if not adapted(plan):
+        return 0
+    if plan.base_quant == "gptq_int4":
+        return sum(2 * (w.elements // 128) + 4 * w.dims[-1] for w in weights if w.packable)
+    if plan.base_quant not in ("nf4", "nf4_dq"):
         return 0
     return sum(packed_bytes(plan.base_quant, w.dims) - w.elements // 2 for w in weights if w.packable)

@@ -51,6 +51,10 @@ class Layer:
         """A Linear layer of ``role`` (as in an adapter's target list), with its adapter and its stored format."""
         n, name = self.numerics, name or role
         adapted = bool(n.rank) and role in n.targets
+        rank = n.rank
+        if name == "qkv" and self.dialect.always_fused:
+            count = len(n.targets & {"q", "k", "v"})
+            adapted, rank = bool(n.rank) and count > 0, n.rank * count
         if n.quantised and adapted and n.fused_adapters:
             weight = self.param(name, x.width * width, n.compute, trainable=False)
             a = self.param(f"{name}.A", x.width * n.rank, n.adapter, trainable=True, dims=(n.rank, x.width))
@@ -63,7 +67,7 @@ class Layer:
             bias_param = self.param(f"{name}.bias", width, n.weight) if bias else None
             result = ops.linear(self.tape, x, weight, width, bias_param)
         if adapted:
-            return self._adapted(x, result, name, width)
+            return self._adapted(x, result, name, width, rank)
         return result
 
     def router(self, x: Tensor, experts: int) -> Tensor:
@@ -86,15 +90,15 @@ class Layer:
         bias_param = self.param(f"{name}.bias", width, n.compute, trainable=False) if bias else None
         return ops.dequantising_linear(self.tape, x, weight, width, bias_param, n.compute, n.quantised)
 
-    def _adapted(self, x: Tensor, result: Tensor, name: str, width: int) -> Tensor:
+    def _adapted(self, x: Tensor, result: Tensor, name: str, width: int, rank: int) -> Tensor:
         tape, n = self.tape, self.numerics
         source = result.dtype
         if not (n.autocast and n.quantised):
             x = ops.cast(tape, x, n.adapter)
-        a = self.param(f"{name}.A", x.width * n.rank, n.adapter, trainable=True, dims=(n.rank, x.width))
+        a = self.param(f"{name}.A", x.width * rank, n.adapter, trainable=True, dims=(rank, x.width))
         b = self.param(f"{name}.B", n.rank * width, n.adapter, trainable=True, dims=(width, n.rank))
         result = ops.add(tape, result, ops.scale(tape, ops.linear(
-            tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, n.rank), b, width)))
+            tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, rank), b, width)))
         return ops.cast(tape, result, source)
 
     # --------------------------------------------------------------------------------------------------- norms

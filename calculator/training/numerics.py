@@ -13,7 +13,8 @@ class Numerics(NamedTuple):
 
     ``weight`` is the type that weights are held in, ``small`` that of embedding and head, ``norm`` of norms (both may be fp32
     after PEFT's k-bit preparation), ``residual`` of the stream that enters a layer, ``autocast`` the compute type under autocast. ``quantised``: how the frozen Linear weights are
-    stored. ``masked``: an explicit attention mask is in use in windowed layers. ``grads_exist``: gradients of an earlier
+    stored (``bnb4_input``: bitsandbytes before 0.43, which keeps the input of every product). ``code``: whose modelling code
+    runs. ``masked``: an explicit attention mask is in use in windowed layers. ``grads_exist``: gradients of an earlier
     micro-batch are there, so new ones are added and freed. ``single``: the micro-batch is one sequence, which lets
     batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
     Unsloth, fms-acceleration) in place of the written-out modules; ``fused_adapters`` for the
@@ -32,7 +33,8 @@ class Numerics(NamedTuple):
     adapter: str = "fp32"
     adapter_dropout: float = 0.0
     dora: bool = False
-    quantised: Literal["", "bnb4", "int8", "packed"] = ""
+    quantised: Literal["", "bnb4", "bnb4_input", "int8", "packed"] = ""
+    code: Literal["transformers", "litgpt"] = "transformers"
     attention: AttentionImpl = "flash"
     repeat_kv: bool = False
     masked: bool = False

@@ -320,6 +320,14 @@ def concat(tape: Tape, parts: Sequence[Tensor]) -> Tensor:
     return _finish(tape, out, node)
 
 
+def copy_heads(tape: Tape, x: Tensor) -> Tensor:
+    """A copy head by head."""
+    node = tape.record("clone", [x], lambda _, g: [g[0]], [])
+    out = tape.new(x.rows, x.width, x.dtype)
+    out.heads_first = out.heads_first_memory = True
+    return _finish(tape, out, node)
+
+
 def repeat_heads(tape: Tape, x: Tensor, times: int) -> Tensor:
     """Key or value heads repeated to all query heads: a copy; backward sums it again."""
     if times == 1:
@@ -399,7 +407,7 @@ def dequantising_linear(
         del unpacked
         return [out]
 
-    node = tape.record("dequantising_linear", [x], backward, [x] if stored == "int8" else [])
+    node = tape.record("dequantising_linear", [x], backward, [x] if stored in ("int8", "bnb4_input") else [])
     unpacked = tape.new(ONE, elements, compute) if stored != "int8" else None
     out = tape.new(rows, width, compute)
     del unpacked

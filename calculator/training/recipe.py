@@ -64,7 +64,7 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
         if plan.framework in TRAINERS:
             autocast = half
     small = norm = weight
-    if adapted(plan) and plan.base_quant in ("nf4", "nf4_dq", "int8") and plan.kbit_prepared:
+    if adapted(plan) and plan.base_quant in ("nf4", "nf4_dq", "int8") and plan.kbit_prepared and plan.sharding not in ("fsdp1", "fsdp2", "hsdp"):
         norm = "fp32" if plan.framework not in CAST_BACK else weight
         small = "fp32" if plan.framework not in (*CAST_BACK, "hf_trainer") else weight
     sharded_quantised = plan.base_quant != "none" and plan.sharding in ("fsdp1", "fsdp2", "hsdp")

@@ -115,6 +115,8 @@ def trained_tensors(book: Compiled, plan: TrainingPlan, n: Numerics) -> tuple[tu
 
 def divided(memory: StepMemory, plan: TrainingPlan, by: Division, largest: int) -> StepMemory:
     """The optimizer's memory on one of the ranks that share its states."""
+    if plan.base_quant != "none" and plan.sharding in FSDP:
+        by = Division()
     states, temporary = -(-memory.states // by.states), -(-memory.temporary // by.states)
     wide = -(-memory.wide_gradients // by.states)
     if plan.sharding in ("fsdp2", "hsdp") and plan.optimizer == "adamw_foreach":

@@ -33,7 +33,7 @@ class HeadForm(NamedTuple):
     era: Era = "padded"
     outputs_held: bool = False
     outputs_fp32: bool = False
-    chunks: int = 8
+    chunked: Literal["kept_16", "kept_32", "eager"] = "eager"
 
 
 def rotary_tables(tape: Tape, dim: int, dtype: str, dialect: Dialect) -> tuple[Tensor, ...]:
@@ -118,6 +118,8 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
     with tape.label("logits_loss"):
         if form.kernel == "fused_linear_ce":
             return fused_linear_loss(layer, hidden, form, marks)
+        if form.kernel == "chunked" and form.chunked == "eager":
+            return chunked_loss(layer, hidden, form, marks)
         logits = layer.linear(hidden, "head", form.vocab, bias=form.head_bias)
         if layer.dialect.logits_scaled:
             logits = ops.scale(tape, logits)
@@ -139,6 +141,8 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
 
 def causal_loss(tape: Tape, logits: Tensor, form: HeadForm, *, single: bool) -> Tensor:
     """Logits to fp32, labels shifted, log-softmax, negative log-likelihood."""
+    if form.kernel == "chunked":
+        return pieces_loss(tape, logits, form)
     if form.upcast:
         logits = ops.cast(tape, logits, "fp32")
     if form.era == "padded":
@@ -191,3 +195,52 @@ def fused_linear_loss(layer: Layer, hidden: Tensor, form: HeadForm, marks: dict[
 def additive_mask(tape: Tape, dtype: str) -> Tensor:
     """The causal mask as (batch, 1, length, length)."""
     return tape.new(SCORES, 1, dtype)
+
+
+def pieces_loss(tape: Tape, logits: Tensor, form: HeadForm) -> Tensor:
+    """Cross entropy piece by piece over logits that exist whole: every piece's log-probabilities wait for backward, whose own
+    tensors are those of one piece."""
+    dtype = logits.dtype if form.chunked == "kept_16" else "fp32"
+    shape = (logits.rows, logits.width, logits.dtype)
+
+    def backward(_: list[Tensor], g: ops.Grads) -> ops.Grads:
+        out = tape.new(*shape)
+        picked = tape.new(CHUNK, shape[1], dtype)
+        piece = tape.new(CHUNK, shape[1], dtype)
+        del picked, piece
+        return [out]
+
+    node = tape.record("pieces", [logits], backward, [])
+    wide = tape.new(CHUNK, logits.width, dtype) if dtype != logits.dtype else None
+    kept = tape.new(logits.rows, logits.width, dtype)
+    del wide
+    tape.save(node, [kept])
+    return tape.attach(tape.new(ONE, 1, dtype), node)
+
+
+def chunked_loss(layer: Layer, hidden: Tensor, form: HeadForm, marks: dict[str, int]) -> Tensor:
+    """Head and cross entropy on a piece of the tokens at a time, each with its own backward at once (TRL, torchtitan): forward
+    leaves the gradient of the hidden states, and the head's where it is trained."""
+    tape, n = layer.tape, layer.numerics
+    weight = layer.param("head", hidden.width * form.vocab, n.weight)
+    marks["loss"] = len(tape.events)
+    trained = weight.tensor.needs_grad
+    inputs = [hidden] + ([weight.tensor] if trained else [])
+    node = tape.record("chunked_ce", inputs, lambda saved, _: [saved[0], *saved[1:]], [])
+    gradient = tape.new(hidden.rows, hidden.width, hidden.dtype)
+    head_gradient = tape.new(ONE, weight.tensor.width, weight.tensor.dtype) if trained else None
+    logits = tape.new(CHUNK, form.vocab, hidden.dtype)
+    wide = tape.new(CHUNK, form.vocab, "fp32")
+    scores = tape.new(CHUNK, form.vocab, "fp32")
+    del wide, logits
+    picked = tape.new(CHUNK, form.vocab, "fp32")
+    back = tape.new(CHUNK, form.vocab, "fp32")
+    del scores, picked
+    narrow = tape.new(CHUNK, form.vocab, hidden.dtype)
+    del back
+    product = tape.new(ONE, weight.tensor.width, weight.tensor.dtype) if trained else None
+    del narrow, product
+    tape.save(node, [gradient] + ([head_gradient] if head_gradient is not None else []))
+    del gradient, head_gradient
+    marks["after_loss"] = len(tape.events)
+    return tape.attach(tape.new(ONE, 1, "fp32"), node)
