@@ -59,6 +59,7 @@ class Stretch:
     deltas: tuple[int, ...]
     keys: tuple[str, ...]
     storages: tuple[int, ...]
+    template: Template | None = None
 
     @cached_property
     def net(self) -> int:
@@ -111,7 +112,7 @@ class Sized:
         sizes, storages = self.sizes, self.template.storages
         return Stretch(
             tuple([sizes[i] * sign for i, sign in events]), tuple([storages[i][2] for i, _ in events]),
-            tuple([i for i, _ in events]),
+            tuple([i for i, _ in events]), self.template,
         )
 
     @cached_property
