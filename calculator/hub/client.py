@@ -36,7 +36,8 @@ RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 REDIRECT_STATUS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 5
 STORAGE_DOMAINS = ("huggingface.co", "hf.co")
-"""Where the hub itself sends a reader for the bytes of a large file. The token does not travel there."""
+"""Where the hub sends a reader for the bytes of a large file, besides hosts below the endpoint's own. The token does
+not travel there."""
 
 
 class Limits(Frozen):
@@ -167,7 +168,8 @@ class Client:
         if (there.scheme, there.netloc) == (own.scheme, own.netloc):
             return target
         host = (there.hostname or "").lower()
-        if there.scheme == "https" and any(host == d or host.endswith(f".{d}") for d in STORAGE_DOMAINS):
+        domains = (*STORAGE_DOMAINS, (own.hostname or "").lower())
+        if there.scheme == "https" and any(host == d or host.endswith(f".{d}") for d in domains):
             headers.pop("authorization", None)
             return target
         raise HubAnswerError("hub.redirect_elsewhere", id=str(self.repo), host=host[:80])

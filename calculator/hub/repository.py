@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from calculator.base import Frozen
-from calculator.errors import (
-    HubAnswerError,
-    NotAConfigError,
-)
+from calculator.errors import HubAnswerError, NotAConfigError, NotAuthorisedError
 from calculator.gguf.files import GgufFile, choose, group_files
 from calculator.gguf.header import GgufHeader, read_header
 from calculator.hub import facts as about
@@ -62,6 +60,8 @@ class GgufModel(Frozen):
     headers: tuple[GgufHeader, ...]
 
 
+T = TypeVar("T")
+
 _cache: dict[tuple[str, str, str | None], tuple[float, HubModel]] = {}
 _cache_lock = threading.Lock()
 
@@ -77,8 +77,8 @@ def fetch_model(
     """Config, weight headers and facts of a model, from the endpoint that ``HF_ENDPOINT`` names.
 
     ``revision`` wins over one in ``model_id``. ``token`` is one person's and used for this call only; without it
-    ``HF_TOKEN`` of the environment is. Weight headers that cannot be read do not fail the call: ``facts.notes`` says
-    why.
+    ``HF_TOKEN`` of the environment is, so that whoever sets it lets all visitors see what it may read. Weight headers
+    that cannot be read do not fail the call: ``facts.notes`` says why.
 
     Raises ``ModelIdError``, and a ``HubError`` (see ``calculator.errors``) or ``NotALanguageModelError``.
     """
@@ -89,7 +89,7 @@ def fetch_model(
     key = (endpoint, address.repo, address.revision)
     if own_token is None and (kept := _cached(key)) is not None:
         return kept
-    model = _fetch(_client(endpoint, address, token, limits), address)
+    model = _with_token(lambda t: _fetch(Client(endpoint, address, t, limits or Limits()), address), own_token)
     # What anybody can read may be shared between visitors; nothing else may.
     if own_token is None and not model.facts.private and not model.facts.gated:
         _keep(key, model)
@@ -103,7 +103,12 @@ def fetch_gguf(
 
     Raises as ``fetch_model``, and what ``calculator.gguf`` raises for a missing or unreadable file.
     """
-    client = _client((endpoint or endpoint_from_environment()).rstrip("/"), address, token, limits)
+    endpoint = (endpoint or endpoint_from_environment()).rstrip("/")
+    own_token = (token or "").strip() or None
+    return _with_token(lambda t: _fetch_gguf(Client(endpoint, address, t, limits or Limits()), address), own_token)
+
+
+def _fetch_gguf(client: Client, address: Address) -> GgufModel:
     info = _info(client, address)
     repo, files = about.own_name(info, address), about.files(info)
     revision = about.revision(info, address)
@@ -122,9 +127,18 @@ def clear_cache() -> None:
         _cache.clear()
 
 
-def _client(endpoint: str, address: Address, token: str | None, limits: Limits | None) -> Client:
-    token = (token or "").strip() or os.environ.get("HF_TOKEN", "").strip() or None
-    return Client(endpoint, address, token, limits or Limits())
+def _with_token(fetch: Callable[[str | None], T], own_token: str | None) -> T:
+    """Fetch with the person's token, else with the environment's, else with none: a visitor who gave no token is not
+    told that somebody else's has expired."""
+    shared = os.environ.get("HF_TOKEN", "").strip() or None
+    if own_token is not None or shared is None:
+        return fetch(own_token)
+    try:
+        return fetch(shared)
+    except NotAuthorisedError as error:
+        if error.field != "token" or error.key == "hub.forbidden":
+            raise
+        return fetch(None)
 
 
 def _cached(key: tuple[str, str, str | None]) -> HubModel | None:

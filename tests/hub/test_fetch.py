@@ -285,6 +285,17 @@ def test_a_token_of_the_environment(hub: FakeHub, monkeypatch: pytest.MonkeyPatc
     assert fetch("fake/gated", token=GOOD_TOKEN).config == TINY, "a typed token wins"
 
 
+@pytest.mark.parametrize("stale", ["hf_stalestalestalestalestalestale", "not a token"])
+def test_a_stale_token_of_the_environment_is_not_the_visitors_fault(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, stale: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", stale)
+    assert fetch("fake/tiny").config == TINY
+    with pytest.raises(GatedModelError):
+        fetch("fake/gated")
+    assert hub.requests[-1][2] is None
+
+
 @pytest.mark.parametrize(
     ("name", "token", "key"),
     [
@@ -325,6 +336,7 @@ def test_a_token_stays_with_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> Non
     assert headers
     assert client._redirected("https://hub.example/a", "https://cdn-lfs.hf.co/x?sig=1", headers)
     assert not headers
+    assert client._redirected("https://hub.example/a", "https://cdn-lfs.hub.example/x", headers)
     for elsewhere in (
         "https://evilhf.co/x", "https://hf.co.evil.com/x", "http://cdn-lfs.hf.co/x", "https://hub.example:444/x",
         "https://user@evil.com/x", "file:///etc/passwd", "//evil.com/x", "http://hub.example/x",
