@@ -168,8 +168,8 @@ class Client:
         if (there.scheme, there.netloc) == (own.scheme, own.netloc):
             return target
         host = (there.hostname or "").lower()
-        domains = (*STORAGE_DOMAINS, (own.hostname or "").lower())
-        if there.scheme == "https" and any(host == d or host.endswith(f".{d}") for d in domains):
+        below = tuple(f".{domain}" for domain in (*STORAGE_DOMAINS, own.hostname))
+        if there.scheme == "https" and (host in STORAGE_DOMAINS or host.endswith(below)):
             headers.pop("authorization", None)
             return target
         raise HubAnswerError("hub.redirect_elsewhere", id=str(self.repo), host=host[:80])
