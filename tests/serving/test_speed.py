@@ -1,0 +1,129 @@
+"""The roofline against published throughput, and the wish for the fewest cards."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calculator.errors import PlanError
+from calculator.hardware import find, resolve
+from calculator.serving.plan import ServingPlan
+from calculator.serving.speed import Estimate, speed
+from calculator.serving.wish import options
+from tests.serving.shapes import llama
+from validation.models import shape_of
+
+# Published figures with their addresses: TensorRT-LLM's performance overview, MLC's and llama.cpp's single streams.
+PUBLISHED: list[dict[str, Any]] = [
+    json.loads(line)
+    for line in (Path(__file__).parent.parent / "data" / "serving" / "throughput.jsonl").read_text().splitlines()
+]
+SHAPE = llama()
+H100 = find("h100-80gb-sxm")
+
+
+def predicted(row: dict[str, Any]) -> Estimate:
+    fields = {name: row[name] for name in ("engine", "tp", "weights", "kv_cache_dtype")}
+    plan = ServingPlan.model_validate({**fields, "n_gpus": row["tp"], "max_model_len": row["prompt"] + row["output"]})
+    lengths = {"prompt_tokens": row["prompt"], "output_tokens": row["output"]}
+    if row["figure"] == "single_stream":
+        step = speed(shape_of(row["model"]), plan, find(row["gpu"]), **lengths, batch=1).tpot_s
+        return Estimate(low=1 / step.high, value=1 / step.value, high=1 / step.low)
+    return speed(shape_of(row["model"]), plan, find(row["gpu"]), **lengths).tokens_per_s
+
+
+def test_published_figures_lie_in_the_range() -> None:
+    ranges = [(predicted(row), row["value"]) for row in PUBLISHED]
+    assert len({(r["model"], r["gpu"], r["tp"], r["prompt"], r["output"]) for r in PUBLISHED}) >= 15
+    assert sum(e.low <= value <= e.high for e, value in ranges) >= 0.8 * len(ranges)
+    assert max(e.high / e.low for e, _ in ranges) <= 2.5
+
+
+def test_a_single_stream_is_bound_by_the_weights() -> None:
+    plan = ServingPlan(max_model_len=4096)
+    found = speed(SHAPE, plan, H100, prompt_tokens=128, output_tokens=128, batch=1)
+    assert found.bound == "weights"
+    weights = 2 * 8_030_261_248
+    assert found.tpot_s.low > weights / 3.35e12
+    assert found.tpot_s.high < 3 * weights / 3.35e12
+
+
+@given(st.integers(1, 512), st.integers(1, 512))
+@settings(max_examples=30)
+def test_more_requests_are_slower_each_and_faster_together(one: int, other: int) -> None:
+    few, many = sorted((one, other))
+    plan = ServingPlan(max_model_len=4096)
+    results = [speed(SHAPE, plan, H100, prompt_tokens=512, output_tokens=256, batch=b) for b in (few, many)]
+    assert results[0].tpot_s.value <= results[1].tpot_s.value
+    assert results[0].tokens_per_s.value <= results[1].tokens_per_s.value * (1 + 1e-9)
+    assert results[0].tpot_s.low <= results[0].tpot_s.value <= results[0].tpot_s.high
+
+
+@given(st.integers(1, 16_000), st.integers(1, 16_000))
+@settings(max_examples=30)
+def test_longer_prompts_take_longer(one: int, other: int) -> None:
+    short, long = sorted((one, other))
+    plan = ServingPlan(max_model_len=32_768)
+    found = [speed(SHAPE, plan, H100, prompt_tokens=p, output_tokens=10, batch=1).ttft_s.value for p in (short, long)]
+    assert found[0] <= found[1]
+
+
+def test_a_mixture_reads_only_the_experts_that_the_batch_touches() -> None:
+    shape = shape_of("Qwen/Qwen3-30B-A3B")
+    plan = ServingPlan(max_model_len=4096)
+    one = speed(shape, plan, H100, prompt_tokens=128, output_tokens=128, batch=1).tpot_s.value
+    all_of_them = 2 * 30_532_122_624 / 3.35e12
+    assert one < all_of_them / 3
+
+
+def test_cards_without_rates_are_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        speed(SHAPE, ServingPlan(max_model_len=1024), resolve("custom", 80 * 2**30), prompt_tokens=10, output_tokens=10)
+    assert caught.value.field == "gpu"
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(PlanError):
+        speed(SHAPE, ServingPlan(max_model_len=1024), find("t4-16gb"), prompt_tokens=10, output_tokens=10)
+
+
+# ---------------------------------------------------------------------------------------------------------- wish
+
+CARDS = [find(key) for key in ("l4-24gb", "rtx-4090-24gb", "a100-80gb-sxm4", "h100-80gb-sxm", "h200-141gb-sxm")]
+
+
+def test_the_fewest_cards_for_a_small_wish() -> None:
+    plan = ServingPlan(concurrency=8, context_tokens=4096, max_model_len=8192)
+    found = options(SHAPE, plan, CARDS)
+    assert found[0].plan.n_gpus == 1
+    assert all(option.requests >= 8 for option in found)
+    assert [option.plan.n_gpus for option in found] == sorted(option.plan.n_gpus for option in found)
+
+
+def test_a_large_model_needs_several_cards() -> None:
+    plan = ServingPlan(concurrency=4, context_tokens=4096, max_model_len=8192)
+    found = {o.plan.gpu: o.plan for o in options(shape_of("meta-llama/Llama-3.1-70B-Instruct"), plan, CARDS)}
+    assert found["h100-80gb-sxm"].n_gpus == 2
+    assert found["h200-141gb-sxm"].n_gpus in (1, 2)
+    assert found["l4-24gb"].n_gpus == 8
+
+
+def test_goals_ask_for_more_cards_or_rule_kinds_out() -> None:
+    plan = ServingPlan(concurrency=64, context_tokens=4096, max_model_len=8192)
+    slow = {o.plan.gpu: o.plan.n_gpus for o in options(SHAPE, plan, CARDS)}
+    quick = {o.plan.gpu: o.plan.n_gpus for o in options(SHAPE, plan.model_copy(update={"tpot_goal_s": 0.012}), CARDS)}
+    assert set(quick) <= set(slow)
+    assert all(quick[key] >= slow[key] for key in quick)
+    assert not options(SHAPE, plan.model_copy(update={"tpot_goal_s": 1e-6}), CARDS)
+
+
+@given(st.integers(1, 300), st.sampled_from([1024, 8192, 32_768]))
+@settings(max_examples=15)
+def test_the_answer_holds_the_wish(concurrency: int, context: int) -> None:
+    plan = ServingPlan(concurrency=concurrency, context_tokens=context, max_model_len=context)
+    for option in options(SHAPE, plan, CARDS[:3]):
+        assert option.requests >= concurrency
+        assert option.plan.n_gpus == option.plan.tp * option.plan.dp
