@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from calculator.errors import PlanError
 from calculator.gguf.names import Category, category
@@ -296,30 +297,16 @@ def mix_weights(shape: ModelShape, written: str, *, imatrix: bool = False) -> St
     Raises ``PlanError`` ("gguf.unknown_mix").
     """
     mix = Mix(shape, mix_name(written), imatrix)
-    by_component: Counter[str] = Counter()
-    by_format: Counter[str] = Counter()
 
-    def add(tensor: Tensor, layer: int | None, times: int = 1) -> None:
+    def part(tensor: Tensor, layer: int | None, times: int = 1) -> tuple[str, str, int]:
         kind = mix.type_of(tensor, layer)
-        size = times * tensor.copies * kind.tensor_bytes(tensor.shape)
-        by_component[tensor.component] += size
-        by_format[kind.name] += size
+        return tensor.component, kind.name, times * tensor.copies * kind.tensor_bytes(tensor.shape)
 
-    for layer, index in enumerate(shape.order):
-        for tensor in shape.blocks[index].tensors:
-            add(tensor, layer)
-    for index, times in Counter(shape.encoder_order).items():
-        for tensor in shape.blocks[index].tensors:
-            add(tensor, None, times)
-    for tensor in (*shape.embedding, *shape.final, *mix.output):
-        add(tensor, None)
-    return StoredWeights(
-        total_bytes=by_component.total(),
-        by_component=dict(by_component),
-        by_format=dict(by_format),
-        basis="computed",
-        source=MIX_SOURCE,
-    )
+    blocks = shape.blocks
+    layers = (part(t, layer) for layer, index in enumerate(shape.order) for t in blocks[index].tensors)
+    encoder = (part(t, None, n) for index, n in Counter(shape.encoder_order).items() for t in blocks[index].tensors)
+    ends = (part(t, None) for t in (*shape.embedding, *shape.final, *mix.output))
+    return StoredWeights.summed(chain(layers, encoder, ends), basis="computed", source=MIX_SOURCE)
 
 
 def projector_weights(shape: ModelShape) -> StoredWeights | None:
@@ -328,17 +315,9 @@ def projector_weights(shape: ModelShape) -> StoredWeights | None:
     tensors = (*(t for tower in shape.towers for t in tower.tensors), *shape.projector)
     if not tensors:
         return None
-    by_component: Counter[str] = Counter()
-    by_format: Counter[str] = Counter()
-    for tensor in tensors:
+
+    def part(tensor: Tensor) -> tuple[str, str, int]:
         kind = GGML_TYPES["F16" if len(tensor.shape) > 1 else "F32"]
-        size = tensor.copies * kind.tensor_bytes(tensor.shape)
-        by_component[tensor.component] += size
-        by_format[kind.name] += size
-    return StoredWeights(
-        total_bytes=by_component.total(),
-        by_component=dict(by_component),
-        by_format=dict(by_format),
-        basis="computed",
-        source=MIX_SOURCE,
-    )
+        return tensor.component, kind.name, tensor.copies * kind.tensor_bytes(tensor.shape)
+
+    return StoredWeights.summed(map(part, tensors), basis="computed", source=MIX_SOURCE)

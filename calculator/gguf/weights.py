@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from calculator.gguf.components import component_of
@@ -17,16 +16,5 @@ GGUF_SOURCE = Source(
 
 def weights_of(headers: Sequence[GgufHeader]) -> StoredWeights:
     """The weights in one or several files (the parts of a model, or a model and its projector), exactly."""
-    by_component: Counter[str] = Counter()
-    by_type: Counter[str] = Counter()
-    for header in headers:
-        for tensor in header.tensors:
-            by_component[component_of(tensor.name)] += tensor.bytes
-            by_type[tensor.type] += tensor.bytes
-    return StoredWeights(
-        total_bytes=by_component.total(),
-        by_component=dict(by_component),
-        by_format=dict(by_type),
-        basis="header",
-        source=GGUF_SOURCE,
-    )
+    parts = ((component_of(t.name), t.type, t.bytes) for header in headers for t in header.tensors)
+    return StoredWeights.summed(parts, basis="header", source=GGUF_SOURCE)

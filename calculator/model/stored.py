@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal, Self
 
 from calculator.base import Frozen
 from calculator.sources import Source
@@ -28,3 +30,21 @@ class StoredWeights(Frozen):
     def loaded_bytes(self) -> int:
         """What an engine without speculative decoding keeps: no prediction layers, no second head."""
         return self.total_bytes - self.by_component.get("mtp", 0) - self.tied_copy_bytes
+
+    @classmethod
+    def summed(
+        cls, parts: Iterable[tuple[str, str, int]], *, basis: Literal["header", "computed"], source: Source
+    ) -> Self:
+        """From tensors as (component, format, bytes)."""
+        by_component: Counter[str] = Counter()
+        by_format: Counter[str] = Counter()
+        for component, form, size in parts:
+            by_component[component] += size
+            by_format[form] += size
+        return cls(
+            total_bytes=by_component.total(),
+            by_component=dict(by_component),
+            by_format=dict(by_format),
+            basis=basis,
+            source=source,
+        )

@@ -206,23 +206,14 @@ def layout_of(shape: ModelShape, format_: str | None = None) -> WeightLayout | M
 
 
 def _computed(shape: ModelShape, layout: WeightLayout) -> StoredWeights:
-    by_component: Counter[str] = Counter()
-    by_format: Counter[str] = Counter()
     tensors = every_tensor(shape) if layout.by_layer else tensors_with_layers(shape)
-    base: Format = layout.plain
+    source = layout.plain.source
+    parts = []
     for tensor, layer, times, mtp in tensors:
         form = layout.format(tensor, layer)
-        size = times * tensor_bytes(tensor, form)
-        by_component["mtp" if mtp else tensor.component] += size
-        by_format[form.key] += size
-        base = form if not form.plain else base
-    return StoredWeights(
-        total_bytes=by_component.total(),
-        by_component=dict(by_component),
-        by_format=dict(by_format),
-        basis="computed",
-        source=base.source,
-    )
+        parts.append(("mtp" if mtp else tensor.component, form.key, times * tensor_bytes(tensor, form)))
+        source = source if form.plain else form.source
+    return StoredWeights.summed(parts, basis="computed", source=source)
 
 
 _STORED_SUFFIX = re.compile(
