@@ -54,7 +54,7 @@ class Repo:
 
 
 class FakeHub:
-    """The server: ``with FakeHub(repos) as hub: ... hub.endpoint``.
+    """The server, which answers from its making to its ``close``; also ``with FakeHub(repos) as hub: ...``.
 
     ``requests`` lists what came in as (method, path, authorization).
     """
@@ -73,12 +73,16 @@ class FakeHub:
         self.server = _Server(("127.0.0.1", port), Handler)
         self.server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def __enter__(self) -> FakeHub:
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the answers that never end end, and stop."""
         self.stop.set()
         self.server.shutdown()
         self.server.server_close()
