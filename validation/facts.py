@@ -23,6 +23,7 @@ from validation.plans import validated
 from validation.rows import Row
 
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "16-bit": 2, "fp32": 4, "fp8": 1}
+_WITHOUT_CREDIT = "0.19.0"
 _CACHE_TYPES = frozenset({"bf16", "fp16", "fp8", "int8", "q8_0", "q5_1", "q4_0"})
 _WEIGHT_TYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8 at load": "fp8"}
 
@@ -65,6 +66,8 @@ def value_of(shape: ModelShape, quantity: str, args: Mapping[str, Any]) -> float
         context = int(args.get("context") or 1)
         return int(args.get("sequences") or 1) * own_cache_bytes(shape, context, args)
     figures = _figures(shape, args)
+    if quantity == "kv_bytes_per_token" and args.get("sliding_window_credit") is False:
+        return round(figures.kv_pool_bytes / figures.kv_tokens)
     if quantity == "kv_bytes_per_token":
         return figures.bytes_per_token
     if quantity == "kv_bytes_at_context":
@@ -134,11 +137,11 @@ def _figures(shape: ModelShape, args: Mapping[str, Any]) -> ServingFigures:
         "tp": tp, "pp": pp, "n_gpus": tp * pp, "dcp": int(args.get("dcp") or 1), "concurrency": 1,
         "gpu": "custom", "gpu_capacity_bytes": 64 * TIB,
     }  # fmt: skip
-    if args.get("sliding_window_credit") is False:
-        values["hybrid_kv_cache_manager"] = False
-    for name in ("n_ubatch", "mla", "hybrid_kv_cache_manager"):
-        value = values.get(name, args.get(name))
-        values.pop(name, None)
+    if args.get("sliding_window_credit") is False and not args.get("engine_version"):
+        # The token line of releases up to 0.20 gives windows no credit: blocks divided by the number of groups.
+        values["engine_version"] = _WITHOUT_CREDIT
+    for name in ("n_ubatch", "mla"):
+        value = args.get(name)
         if value is None:
             continue
         if name not in ServingPlan.model_fields:
