@@ -194,11 +194,11 @@ _MAKERS: dict[str, _Maker] = {
         bits=4, group=None, scope="linear_no_tower", source="exl2", head_bits=6,
         layout=lambda b, g, s, a: Packing(bits=b, word_bytes=4, along="flat", column_bytes=2),
     ),
-    # 16 x 16 tiles of a trellis; sign and scale vectors in 16 bit on both sides.
+    # 16 x 16 tiles of a trellis; sign and scale vectors in 16 bit on both sides, the codebook's multiplier.
     "exl3": _Maker(
         bits=4, group=None, scope="linear_no_tower", source="exl3", head_bits=6,
         layout=lambda b, g, s, a: Packing(
-            bits=b, word_bytes=2, along="flat", column_bytes=2, row_bytes=2, pad_rows=16, pad_columns=16
+            bits=b, word_bytes=2, along="flat", column_bytes=2, row_bytes=2, fixed_bytes=4, pad_rows=16, pad_columns=16
         ),
     ),
     # A 16-bit scale and a 16-bit zero point for each group of consecutive elements.

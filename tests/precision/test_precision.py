@@ -55,6 +55,17 @@ def test_a_matrix_takes_what_its_tensors_take(key: str) -> None:
     assert weight_format(key).tensor_bytes((OUT, IN)) == WRITTEN_OUT[key]
 
 
+EXL3 = {(2048, 10240): 20480 + 4096 + 4 + 10485760, (4096, 2048): 4096 + 8192 + 4 + 4194304,
+        (512, 2048): 4096 + 1024 + 4 + 524288}  # fmt: skip
+"""suh, svh, mcg and trellis of three matrices, from the quantization_config.json of
+huggingface.co/UnstableLlama/Qwen3.6-35B-A3B-DFlash-exl3-3.50bpw, which lists every tensor's n_bytes."""
+
+
+@pytest.mark.parametrize("shape", EXL3)
+def test_exl3_matrices_take_what_a_published_repository_lists(shape: tuple[int, int]) -> None:
+    assert weight_format("exl3", bits=4).tensor_bytes(shape) == EXL3[shape]
+
+
 def test_parameters_change_the_layout() -> None:
     shape = (4096, 4096)
     # 3 bit words: 4096 * 3 / 32 = 384 words a column; one group: qzeros int32 [1, 384], scales fp16 [1, 4096].
