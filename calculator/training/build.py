@@ -9,8 +9,10 @@ from typing import Any
 
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, Block, LatentAttention, ModelShape, MoeMlp
+from calculator.training import seq2seq
 from calculator.training.decoder import decoder
 from calculator.training.dialect import dialect
+from calculator.training.encoder import embed_encoder, encoder, masked_head
 from calculator.training.layers import Layer, Shared
 from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory
@@ -47,10 +49,12 @@ class Compiled:
         self.units_of_modules = units(shape, modules=True)
         self.transient: dict[int, frozenset[int]] = {}
         self.summands: dict[int, frozenset[int]] = {}
-        self.holds_entry = len(shape.embedding) == 1
+        self.holds_entry = len(shape.embedding) == 1 or shape.kind == "encoder"
         dim = max((rotary_dim(b) for b in shape.blocks), default=0)
         tables = 2 if shape.model_type in TWO_ROTARIES else 1
         self.buffers_bytes = 2 * tables * rounded(2 * dim) + (BLOCK if shape.embedding_scaled else 0)
+        if shape.kind == "encoder" and len(shape.embedding) > 1:
+            self.buffers_bytes += 2 * rounded(8 * shape.embedding[1].shape[0])
 
     # ------------------------------------------------------------------------------------------------ recording
     def layer(self, index: int, n: Numerics, checkpoint: str, first: bool) -> Template:
@@ -68,7 +72,7 @@ class Compiled:
 
         def run(box: list[Tensor]) -> list[Tensor]:
             def body(x: Tensor) -> Tensor:
-                return decoder(layer, x, block, shared)
+                return (encoder if self.shape.kind == "encoder" else decoder)(layer, x, block, shared)
 
             if checkpoint == "reentrant":
                 return [tape.checkpoint_reentrant(body, box[0])]
@@ -115,15 +119,20 @@ class Compiled:
         learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 else 0
 
         def run(_: list[Tensor]) -> list[Tensor]:
-            x, summands = embed(layer, shape.vocab, positions=learned, scaled=shape.embedding_scaled,
-                                norm=shape.embedding_norm, dropout=shape.embedding_dropout)
+            summands: list[Tensor] = []
+            if shape.kind == "encoder":
+                types = shape.embedding[2].shape[0] if len(shape.embedding) > 3 and shape.embedding[2].kind == "embedding" else 0
+                x = embed_encoder(layer, shape.vocab, learned, types, shape.embedding_dropout)
+            else:
+                x, summands = embed(layer, shape.vocab, positions=learned, scaled=shape.embedding_scaled,
+                                    norm=shape.embedding_norm, dropout=shape.embedding_dropout)
             if shape.tied and n.trainable:
                 param = layer.params["embedding"]
                 param.waiting = tape.outside(ONE, param.tensor.width, n.small, role="gradients")
                 param.adds_in_place = n.autocast is not None
-            places = [] if learned else position_ids(tape)
+            places = [] if learned or shape.kind == "encoder" else position_ids(tape)
             blocks = [shape.blocks[i] for i in sorted(set(shape.order))]
-            masks = [additive_mask(tape, x.dtype) for _ in range(mask_kinds(shape))] if n.attention == "eager" else []
+            masks = [additive_mask(tape, x.dtype) for _ in range(mask_kinds(shape))] if n.attention == "eager" and shape.kind == "decoder" else []
             if not masks and any(needs_mask(b, n) for b in blocks):
                 masks = [boolean_mask(tape)]
             tables: list[Tensor] = []
@@ -151,11 +160,31 @@ class Compiled:
         layer = self._writer(tape, n)
         held: list[Tensor] = []
         marks: dict[str, int] = {}
+        whole = self.shape.kind != "encoder"
+
+        def run(box: list[Tensor]) -> list[Tensor]:
+            if whole:
+                return [head(layer, box, form, held, marks)]
+            return [masked_head(layer, box, form.vocab, held, marks)]
+
         found = record(
-            tape, lambda box: [head(layer, box, form, held, marks)], (TOKENS, self.shape.hidden, n.residual),
+            tape, run, (TOKENS, self.shape.hidden, n.residual),
             held=None if form.outputs_held else held, marks=marks, boundary=boundary,
         )
         self._templates[key] = found
+        return found
+
+    def whole(self, n: Numerics, form: HeadForm, checkpoint: str) -> Template:
+        """An encoder-decoder model in one recording."""
+        key = ("whole", n, form, checkpoint)
+        found = self._templates.get(key)
+        if found is None:
+            tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+            held: list[Tensor] = []
+            marks: dict[str, int] = {}
+            found = self._templates[key] = record(
+                tape, lambda _: [seq2seq.forward(tape, self.shape, n, checkpoint, held, marks)],
+                held=None if form.outputs_held else held, marks=marks)
         return found
 
     def sized(self, template: Template, rows: tuple[int, ...]) -> Sized:
@@ -193,7 +222,7 @@ def rotary_dim(block: Block) -> int:
 
 def needs_mask(block: Block, n: Numerics) -> bool:
     mixer = block.mixer
-    return n.attention == "eager" or (n.masked and isinstance(mixer, Attention) and mixer.window is not None)
+    return (n.attention == "eager" and (not isinstance(mixer, Attention) or mixer.causal)) or (n.masked and isinstance(mixer, Attention) and mixer.window is not None)
 
 
 def shared_tensors(tape: Tape, shape: ModelShape, block: Block, n: Numerics) -> Shared:
@@ -420,6 +449,18 @@ class MicroStep:
         return stages
 
 
+def whole_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm) -> list[Stage]:
+    """Forward and backward of an encoder-decoder model."""
+    book = compiled(shape)
+    unit = book.sized(book.whole(n, form, checkpoint_form(plan)), row_counts(shape, plan))
+    return [
+        Stage("forward", "layers", 0, unit.between("", "loss")), Stage("loss", "loss", 0, unit.between("loss", "after_loss")),
+        Stage("forward", "outputs", 0, unit.between("after_loss", "")), Stage("forward", "exit", 0, unit.exit),
+        Stage("backward", "start", 0, edit(("backward_temporary", 2 * BLOCK))),
+        Stage("backward", "layers", 0, unit.backward), Stage("backward", "end", 0, edit(("backward_temporary", -BLOCK))),
+    ]
+
+
 def build_program(
     start: dict[str, int], shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm, memory: StepMemory,
     part: Part, edits: Edits, *, buffered: bool = False,
@@ -427,6 +468,12 @@ def build_program(
     """All of a step: micro-batches, then the optimizer. ``buffered``: gradients are added into buffers of their own, which
     ``start`` holds, and leave as soon as they are added."""
     kept = n._replace(grads_exist=True)
+    if shape.kind == "encoder_decoder":
+        stages = whole_step(shape, plan, kept if plan.gradients_kept else n, form)
+        if plan.grad_accum > 1:
+            stages += whole_step(shape, plan, kept, form)
+        gradients = sum(stage.events.net_by_key.get("gradients", 0) for stage in stages)
+        return Program(start, (*stages, *optimizer_stages(plan, memory, gradients)))
     first = MicroStep(shape, plan, kept if plan.gradients_kept or buffered else n, form, part, edits)
     accumulating = plan.grad_accum > 1
     stages = first.forward() + first.backward(None if accumulating and edits.waits_for_last else first.gradients)

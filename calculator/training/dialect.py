@@ -34,6 +34,8 @@ class Dialect(NamedTuple):
 _DIALECTS = {
     "gpt2": Dialect(softmax_fp32=False, fused_split="parts", branch_first=True),
     "gpt_neox": Dialect(fused_split="per_head"),
+    "bert": Dialect(softmax_fp32=False),
+    "roberta": Dialect(softmax_fp32=False),
     "opt": Dialect(query_scaled=True, positions_mask=True),
     "granite": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
     "granitemoe": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),

@@ -70,7 +70,7 @@ def units(shape: ModelShape, *, modules: bool = False) -> Units:
         embedding=weights_of(shape.embedding, packable=False),
         blocks=tuple(weights_of(b.tensors, packable=True, wide_router=wide, modules=modules) for b in shape.blocks),
         final=weights_of(shape.final, packable=False),
-        head=() if shape.tied else weights_of(shape.head, packable=False),
+        head=weights_of(tuple(t for t in shape.head if not (shape.tied and is_tied(t, shape))), packable=False),
         extra=towers + weights_of(shape.projector, packable=False),
     )
 
@@ -78,6 +78,11 @@ def units(shape: ModelShape, *, modules: bool = False) -> Units:
 @lru_cache(maxsize=4096)
 def packed_bytes(base_quant: str, dims: tuple[int, ...]) -> int:
     return rounded(weight_format(PACKED[base_quant]).tensor_bytes(dims))
+
+
+def is_tied(tensor: Tensor, shape: ModelShape) -> bool:
+    """Whether a head tensor is the token table itself."""
+    return tensor.shape == shape.embedding[0].shape
 
 
 def bytes_of(weights: Weights, plan: TrainingPlan, recipe: Recipe) -> int:

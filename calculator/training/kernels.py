@@ -6,7 +6,7 @@ Sources: PyTorch 2.14 ``aten/src/ATen/native/transformers/cuda`` (flash and memo
 
 from __future__ import annotations
 
-from calculator.training.ops import Grads, _like
+from calculator.training.ops import Grads, _like, cast
 from calculator.training.tape import ONE, TOKENS, Tape, Tensor
 
 SEED_BYTES = 512
@@ -53,6 +53,25 @@ def fused_attention(
 
 
 
+def biased_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, heads: int, head_dim: int) -> Tensor:
+    """The memory-efficient kernel with an additive bias, which is kept and may need a gradient of its own."""
+    shape = (bias.rows, bias.width, bias.dtype)
+
+    def backward(saved: list[Tensor], g: Grads) -> Grads:
+        assert node is not None and g[0] is not None
+        out: Grads = [_like(tape, t) for t in saved[:3]]
+        out.append(tape.new(*shape) if node.needs(3) else None)
+        return out
+
+    node = tape.record("attention", [q, k, v, bias], backward, [q, k, v, bias])
+    out = tape.new(q.rows, heads * head_dim, q.dtype)
+    out.heads_first = True
+    logsumexp = tape.new(TOKENS, heads, "fp32")
+    seeds = [tape.new(ONE, SEED_BYTES, "int8") for _ in range(2)]
+    tape.save(node, [out, logsumexp, *seeds])
+    return tape.attach(out, node)
+
+
 def log_softmax(tape: Tape, x: Tensor) -> Tensor:
     """Kept: the result. Backward makes a tensor of the same size."""
 
@@ -67,7 +86,10 @@ def log_softmax(tape: Tape, x: Tensor) -> Tensor:
 
 
 def nll(tape: Tape, x: Tensor, labels: Tensor) -> Tensor:
-    """The mean of the picked log-probabilities; backward makes a zero-filled tensor of the input's size."""
+    """The mean of the picked log-probabilities, under autocast from an fp32 copy of them; backward makes a zero-filled
+    tensor of the input's size."""
+    if tape.autocast:
+        x = cast(tape, x, "fp32")
     rows, width, dtype = x.rows, x.width, x.dtype
     node = tape.record("nll", [x], lambda _, g: [tape.new(rows, width, dtype)], [x, labels])
     out = tape.new(ONE, 1, dtype)

@@ -328,6 +328,17 @@ def copy_heads(tape: Tape, x: Tensor) -> Tensor:
     return _finish(tape, out, node)
 
 
+def clone(tape: Tape, x: Tensor) -> Tensor:
+    node = tape.record("clone", [x], lambda _, g: [g[0]], [])
+    return _finish(tape, tape.new(x.rows, x.width, x.dtype), node)
+
+
+def where(tape: Tape, condition: Tensor, x: Tensor) -> Tensor:
+    """x where the condition holds, a number elsewhere; the condition is kept."""
+    node = tape.record("where", [x], lambda _, g: [g[0] and _like(tape, g[0])], [condition])
+    return _finish(tape, _like(tape, x), node)
+
+
 def repeat_heads(tape: Tape, x: Tensor, times: int) -> Tensor:
     """Key or value heads repeated to all query heads: a copy; backward sums it again."""
     if times == 1:

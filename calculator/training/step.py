@@ -67,7 +67,7 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics) -> 
     if found is not None and found[0] is book:
         return found[1]
     trained = trained_tensors(book, plan, n)
-    units, order = book.units_of_modules if n.experts == "modules" else book.units, book.shape.order
+    units, order = book.units_of_modules if n.experts == "modules" else book.units, all_layers(book.shape)
     held = recipe._replace(weight=recipe.held, small=recipe.held, norm=recipe.held) if recipe.held != recipe.weight else recipe
     resident = {i: bytes_of(units.blocks[i], plan, held) for i in set(order)}
     parameters = sum(resident[i] for i in order)
@@ -86,6 +86,11 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics) -> 
     return made
 
 
+def all_layers(shape: ModelShape) -> tuple[int, ...]:
+    """Encoder and decoder layers as block indices."""
+    return (*shape.encoder_order, *shape.order)
+
+
 def unit_bytes(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, units: Units, statistics: dict[int, int]
                ) -> list[UnitBytes]:
     """Embedding, every layer, and final norm with head as sharded units."""
@@ -97,15 +102,15 @@ def unit_bytes(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
         adapters = sum(prod(dims) for dims in book.adapters(index, n)) if index is not None and not full else 0
         return UnitBytes(gathered=gathered, trained=elements if full else adapters, frozen=not full)
 
-    layers = {i: one(units.blocks[i], i) for i in set(book.shape.order)}
-    return [one((*units.embedding, *units.extra)), *(layers[i] for i in book.shape.order), one((*units.final, *units.head))]
+    layers = {i: one(units.blocks[i], i) for i in set(all_layers(book.shape))}
+    return [one((*units.embedding, *units.extra)), *(layers[i] for i in all_layers(book.shape)), one((*units.final, *units.head))]
 
 
 def trained_tensors(book: Compiled, plan: TrainingPlan, n: Numerics) -> tuple[tuple[int, ...], ...]:
     """Dimensions of every trained parameter."""
     units, shape = book.units_of_modules if n.experts == "modules" else book.units, book.shape
     if not adapted(plan):
-        groups = [units.embedding, units.extra, *(units.blocks[i] for i in shape.order), units.final, units.head]
+        groups = [units.embedding, units.extra, *(units.blocks[i] for i in all_layers(shape)), units.final, units.head]
         return tuple(w.dims for group in groups for w in group)
     found = [dims for i in shape.order for dims in book.adapters(i, n)]
     if plan.adapter is not None and plan.adapter.train_embeddings:

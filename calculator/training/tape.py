@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 ONE: Final = 0
 """A size that depends on neither micro-batch nor length (weights, their gradients)."""
@@ -117,7 +117,7 @@ class Param:
         self.grad: Tensor | None = None
         self.grad_exists = grad_exists
         self.waiting: Tensor | None = None
-        self.adds_in_place = False
+        self.adds_in_place = True
         self.tensor = Tensor(Storage(None, -1, ONE, elements * ITEM_BYTES[dtype], "", "parameters"), ONE, elements, dtype)
         self.tensor.param = self
         if trainable:
@@ -126,6 +126,7 @@ class Param:
 
 
 LAST: Final = 1 << 62
+Results = TypeVar("Results")
 Backward = Callable[[list[Tensor], list["Tensor | None"]], list["Tensor | None"]]
 
 
@@ -285,6 +286,20 @@ class Tape:
         finally:
             self._frames.pop()
 
+    def checkpoint_many(self, run: Callable[[Tensor], Results], x: Tensor) -> Results:
+        """``checkpoint`` for a stretch that returns several tensors."""
+        kept = x.alias()
+        kept.node, kept.slot = x.node, x.slot
+
+        def again() -> None:
+            run(kept)
+
+        self._frames.append(Frame(again, [kept]))
+        try:
+            return run(x)
+        finally:
+            self._frames.pop()
+
     def checkpoint_reentrant(self, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """The older form: forward without a graph; in backward the whole stretch runs again on a detached input and
         its own backward inside."""
@@ -403,7 +418,7 @@ class Tape:
         there = node.buffer[slot]
         if there is None:
             node.buffer[slot] = grad
-        elif there.storage.handles > 1:
+        elif there.storage.handles > 1 or (node.target is not None and not node.target.adds_in_place):
             node.buffer[slot] = self.new(grad.rows, grad.width, grad.dtype, like=there)
 
     def _accumulate_param(self, node: Node) -> None:
