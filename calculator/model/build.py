@@ -28,8 +28,16 @@ Tensors = tuple[Tensor, ...]
 
 
 def linear(
-    name: str, out: int, inn: int, component: Component, *, bias: bool = False, split: Split = "none",
-    kind: TensorKind = "linear", copies: int = 1, fused: bool = False,
+    name: str,
+    out: int,
+    inn: int,
+    component: Component,
+    *,
+    bias: bool = False,
+    split: Split = "none",
+    kind: TensorKind = "linear",
+    copies: int = 1,
+    fused: bool = False,
 ) -> Tensors:
     """A weight matrix ``name``.weight of (out, in), with its bias where it has one. A name that ends in "!" is the
     parameter's own name and gets no suffix."""
@@ -42,14 +50,26 @@ def linear(
         bias_name = f"{name[:-1]}_bias" if bare else f"{name}.bias"
         bias_split: Split = "none" if split == "row" else split
         found += (
-            Tensor(name=bias_name, shape=(out,), component=component, kind="bias", split=bias_split, copies=copies,
-                   fused=fused),
+            Tensor(
+                name=bias_name,
+                shape=(out,),
+                component=component,
+                kind="bias",
+                split=bias_split,
+                copies=copies,
+                fused=fused,
+            ),
         )
     return found
 
 
 def vector(
-    name: str, width: int, component: Component = "norm", *, kind: TensorKind = "norm", split: Split = "none",
+    name: str,
+    width: int,
+    component: Component = "norm",
+    *,
+    kind: TensorKind = "norm",
+    split: Split = "none",
     copies: int = 1,
 ) -> Tensor:
     """A parameter of one dimension under its own name."""
@@ -91,9 +111,18 @@ LLAMA_ATTENTION = AttentionNames()
 
 
 def attention(
-    a: Attention, hidden: int, names: AttentionNames = LLAMA_ATTENTION, *, bias: bool | None = None,
-    out_bias: bool = False, norm_kind: NormKind = "rms", norm_bias: bool | None = None, kv_hidden: int | None = None,
-    component: Component = "attention", no_kv: bool = False, gate_per_head: bool = False,
+    a: Attention,
+    hidden: int,
+    names: AttentionNames = LLAMA_ATTENTION,
+    *,
+    bias: bool | None = None,
+    out_bias: bool = False,
+    norm_kind: NormKind = "rms",
+    norm_bias: bool | None = None,
+    kv_hidden: int | None = None,
+    component: Component = "attention",
+    no_kv: bool = False,
+    gate_per_head: bool = False,
 ) -> Tensors:
     """The projections of softmax attention. ``bias`` is that of q, k and v (default: ``a.bias``). An output gate
     has one value per element, or one per head if ``gate_per_head``. ``kv_hidden`` is the width that k and v read (cross
@@ -113,8 +142,9 @@ def attention(
                 tensors += linear(names.v, v_width, source, component, bias=with_bias, split="kv")
     tensors += linear(names.o, hidden, a.heads * a.v_head_dim, component, bias=out_bias, split="row")
     if a.output_gate and names.gate:
-        tensors += linear(names.gate, a.heads if gate_per_head else a.heads * a.v_head_dim, hidden, component,
-                          split="column")
+        tensors += linear(
+            names.gate, a.heads if gate_per_head else a.heads * a.v_head_dim, hidden, component, split="column"
+        )
     if a.sinks:
         tensors += (vector(names.sinks, a.heads, component, kind="other", split="column"),)
     if a.qk_norm != "none":
@@ -125,7 +155,12 @@ def attention(
 
 
 def latent_attention(
-    m: LatentAttention, hidden: int, *, prefix: str = "self_attn.", bias: bool = False, indexer_bias: bool = True,
+    m: LatentAttention,
+    hidden: int,
+    *,
+    prefix: str = "self_attn.",
+    bias: bool = False,
+    indexer_bias: bool = True,
     indexer: bool = True,
 ) -> Tensors:
     """Multi-head latent attention: low-rank (or plain) q, the joint latent with the rotary key, and its expansion.
@@ -141,11 +176,12 @@ def latent_attention(
         tensors += norm(f"{prefix}q_a_layernorm", m.q_lora_rank)
         tensors += linear(f"{prefix}q_b_proj", m.heads * head, m.q_lora_rank, "attention", split="column")
     tensors += linear(
-        f"{prefix}kv_a_proj_with_mqa", m.kv_lora_rank + m.qk_rope_head_dim, hidden, "attention", bias=bias)
+        f"{prefix}kv_a_proj_with_mqa", m.kv_lora_rank + m.qk_rope_head_dim, hidden, "attention", bias=bias
+    )
     tensors += norm(f"{prefix}kv_a_layernorm", m.kv_lora_rank)
     tensors += linear(
-        f"{prefix}kv_b_proj", m.heads * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank, "attention",
-        split="column")
+        f"{prefix}kv_b_proj", m.heads * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank, "attention", split="column"
+    )
     tensors += linear(f"{prefix}o_proj", hidden, m.heads * m.v_head_dim, "attention", bias=bias, split="row")
     if m.indexer_heads and indexer:
         rank = m.q_lora_rank or hidden
@@ -169,16 +205,22 @@ LLAMA_MLP = MlpNames()
 
 
 def dense_mlp(
-    m: DenseMlp, hidden: int, names: MlpNames = LLAMA_MLP, *, component: Component = "mlp",
-    out_bias: bool | None = None, kind: TensorKind = "linear",
+    m: DenseMlp,
+    hidden: int,
+    names: MlpNames = LLAMA_MLP,
+    *,
+    component: Component = "mlp",
+    out_bias: bool | None = None,
+    kind: TensorKind = "linear",
 ) -> Tensors:
     """A plain MLP (up, down) or a gated one (gate, up, down), fused if the shape says so."""
     bias_down = m.bias if out_bias is None else out_bias
     if m.gated and m.fused_gate_up:
         tensors = linear(names.gate_up, 2 * m.width, hidden, component, bias=m.bias, split="column", kind=kind)
     else:
-        tensors = linear(names.gate, m.width, hidden, component, bias=m.bias, split="column", kind=kind) \
-            if m.gated else ()
+        tensors = (
+            linear(names.gate, m.width, hidden, component, bias=m.bias, split="column", kind=kind) if m.gated else ()
+        )
         tensors += linear(names.up, m.width, hidden, component, bias=m.bias, split="column", kind=kind)
     return tensors + linear(names.down, hidden, m.width, component, bias=bias_down, split="row", kind=kind)
 
@@ -200,8 +242,15 @@ DEEPSEEK_MOE = MoeNames()
 
 
 def moe_mlp(
-    m: MoeMlp, hidden: int, names: MoeNames = DEEPSEEK_MOE, *, router_bias: bool = False, bias: bool = False,
-    shared_names: MlpNames | None = None, shared_fused: bool = False, fused: bool = True,
+    m: MoeMlp,
+    hidden: int,
+    names: MoeNames = DEEPSEEK_MOE,
+    *,
+    router_bias: bool = False,
+    bias: bool = False,
+    shared_names: MlpNames | None = None,
+    shared_fused: bool = False,
+    fused: bool = True,
 ) -> Tensors:
     """Router, routed experts, and the shared expert of ``shared_width`` (the sum where there are several).
 
@@ -220,10 +269,10 @@ def moe_mlp(
         tensors += expert(names.up, m.width, inner)
     tensors += expert(names.down, inner, m.width)
     if m.shared_width:
-        shared = DenseMlp(
-            width=m.shared_width, gated=m.gated, activation=m.activation, fused_gate_up=shared_fused)
+        shared = DenseMlp(width=m.shared_width, gated=m.gated, activation=m.activation, fused_gate_up=shared_fused)
         inside = shared_names or MlpNames(
-            *(f"{names.shared}.{part}" for part in ("gate_proj", "up_proj", "down_proj", "gate_up_proj")))
+            *(f"{names.shared}.{part}" for part in ("gate_proj", "up_proj", "down_proj", "gate_up_proj"))
+        )
         tensors += dense_mlp(shared, hidden, inside, component="shared_experts")
     if m.shared_gate:
         tensors += linear(names.shared_gate, 1, hidden, "shared_experts", kind="router")
@@ -236,7 +285,7 @@ def norms(names: Sequence[str], hidden: int, kind: NormKind, *, bias: bool | Non
 
 
 def short_norm_name(name: str) -> str:
-    """"post_attention_layernorm" -> "post_attention": the name that bills show."""
+    """ "post_attention_layernorm" -> "post_attention": the name that bills show."""
     for tail in ("_layernorm", "_layer_norm", "_norm", ".norm"):
         if name.endswith(tail):
             return name[: -len(tail)]
@@ -244,14 +293,27 @@ def short_norm_name(name: str) -> str:
 
 
 def block(
-    mixer: Mixer, mlp: Mlp, tensors: Sequence[Tensor], norm_names: Sequence[str], hidden: int, kind: NormKind = "rms",
-    *, parallel: bool = False, dropout: float = 0.0, norm_bias: bool | None = None,
+    mixer: Mixer,
+    mlp: Mlp,
+    tensors: Sequence[Tensor],
+    norm_names: Sequence[str],
+    hidden: int,
+    kind: NormKind = "rms",
+    *,
+    parallel: bool = False,
+    dropout: float = 0.0,
+    norm_bias: bool | None = None,
     cross_attention: Attention | None = None,
 ) -> Block:
     """A layer from its parts; adds the hidden-wide norms to the tensors."""
     return Block(
-        mixer=mixer, mlp=mlp, tensors=(*tensors, *norms(norm_names, hidden, kind, bias=norm_bias)), norm=kind,
-        norms=tuple(short_norm_name(n) for n in norm_names), parallel=parallel, dropout=dropout,
+        mixer=mixer,
+        mlp=mlp,
+        tensors=(*tensors, *norms(norm_names, hidden, kind, bias=norm_bias)),
+        norm=kind,
+        norms=tuple(short_norm_name(n) for n in norm_names),
+        parallel=parallel,
+        dropout=dropout,
         cross_attention=cross_attention,
     )
 

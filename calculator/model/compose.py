@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calculator.errors import UnknownFamilyError
+from calculator.errors import MissingKeyError, UnknownFamilyError
 from calculator.model.build import Tensors
 from calculator.model.class_defaults import TEXT, TOWERS
 from calculator.model.config import Config
@@ -21,6 +21,10 @@ def text_config(cfg: Config, key: str = "text_config", default_type: str = "") -
     text family's default."""
     raw = cfg.require_sub(key).raw
     family = raw.get("model_type") or default_type
+    if not family:
+        raise MissingKeyError(
+            "shape.missing_key", field=f"{cfg.path}{key}.model_type", keys=f"{cfg.path}{key}.model_type"
+        )
     values: dict[str, Any] = dict(raw)
     top = cfg.get(ALWAYS_EXPLICIT)
     if values.get(ALWAYS_EXPLICIT) is None and top is not None:
@@ -57,16 +61,28 @@ def relocate(shape: ModelShape, old: str, new: str) -> ModelShape:
         return shape
 
     def move(tensors: Sequence[Tensor]) -> Tensors:
-        return tuple(t.model_copy(update={"name": new + t.name.removeprefix(old)}) if t.name.startswith(old) else t
-                     for t in tensors)
+        return tuple(
+            t.model_copy(update={"name": new + t.name.removeprefix(old)}) if t.name.startswith(old) else t
+            for t in tensors
+        )
 
-    return shape.model_copy(update={
-        "embedding": move(shape.embedding), "final": move(shape.final), "prefix": new + shape.prefix.removeprefix(old),
-        "layer_prefix": new + shape.layer_prefix.removeprefix(old), "mtp": move(shape.mtp)})
+    return shape.model_copy(
+        update={
+            "embedding": move(shape.embedding),
+            "final": move(shape.final),
+            "prefix": new + shape.prefix.removeprefix(old),
+            "layer_prefix": new + shape.layer_prefix.removeprefix(old),
+            "mtp": move(shape.mtp),
+        }
+    )
 
 
 def compose(
-    text: ModelShape, towers: Sequence[Tower], projector: Tensors = (), *, prefix: str = "language_model.model.",
+    text: ModelShape,
+    towers: Sequence[Tower],
+    projector: Tensors = (),
+    *,
+    prefix: str = "language_model.model.",
     head: str = "language_model.lm_head.",
 ) -> ModelShape:
     """The language model moved to ``prefix``, with towers and projector beside it."""

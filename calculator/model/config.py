@@ -42,7 +42,10 @@ class Config:
     transformers fills in when the object leaves a key out."""
 
     def __init__(
-        self, raw: Mapping[str, Any], path: str = "", notes: Notes | None = None,
+        self,
+        raw: Mapping[str, Any],
+        path: str = "",
+        notes: Notes | None = None,
         fallback: Mapping[str, Any] | None = None,
     ) -> None:
         self.raw = raw
@@ -69,8 +72,11 @@ class Config:
     def bad(self, key: str, reason: str = "type") -> BadValueError:
         return bad_value(self.path + key, self.raw.get(key), reason)
 
-    def missing(self, key: str) -> MissingKeyError:
-        return MissingKeyError("shape.missing_key", field=self.path + key)
+    def missing(self, *keys: str) -> MissingKeyError:
+        """The error for an absent key; further ``keys`` are other names for it."""
+        return MissingKeyError(
+            "shape.missing_key", field=self.path + keys[0], keys=", ".join(self.path + key for key in keys)
+        )
 
     def _lookup(self, keys: Sequence[str]) -> tuple[str, Any]:
         """The first key that holds a value. A second alias that holds another value is a contradiction."""
@@ -92,7 +98,7 @@ class Config:
 
     def _default(self, keys: Sequence[str], default: Any, silent: bool) -> Any:
         if default is _REQUIRED:
-            raise self.missing(keys[0])
+            raise self.missing(*keys)
         if default is not None and not silent:
             self.notes.assume("assumption.default", key=self.path + keys[0], value=_show(default))
         return default
@@ -123,10 +129,12 @@ class Config:
             raise self.bad(key, "range")
         return value
 
-    def number(self, *keys: str, default: float, low: float = 0.0, high: float = 1e6) -> float:
-        """A finite number in [low, high]; the default is not worth a note."""
+    def number(self, *keys: str, default: float | None, low: float = 0.0, high: float = 1e6) -> float:
+        """A finite number in [low, high]; a default is not worth a note, and None means that there is none."""
         key, value = self._lookup(keys)
         if value is None:
+            if default is None:
+                raise self.missing(*keys)
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.bad(key, "number")
@@ -135,9 +143,12 @@ class Config:
         return float(value)
 
     def flag(self, *keys: str, default: bool = False) -> bool:
-        """A boolean. Switches that old files leave out take the class's value without a note."""
+        """A boolean. Switches that old files leave out take the class's value without a note; null is not one."""
         key, value = self._lookup(keys)
         if value is None:
+            unset = next((k for k in keys if k in self.raw), None)
+            if unset is not None:
+                raise self.bad(unset, "boolean")
             return default
         if not isinstance(value, bool):
             raise self.bad(key, "boolean")
@@ -210,6 +221,7 @@ class Config:
         """The object under ``key``, or None where absent or null."""
         value = self.get(key)
         if value is None:
+            self.notes.defaulted.add(self.path + key)
             return None
         if not isinstance(value, Mapping):
             raise self.bad(key, "object")
@@ -221,10 +233,17 @@ class Config:
             raise self.missing(key)
         return found
 
-    def divide(self, key: str, number: int, by: int) -> int:
-        """``number / by`` where it must come out even; ``key`` is at fault where it does not."""
+    def divide(self, key: str, number: int, by: int, *, of: str = "") -> int:
+        """``number / by`` where it must come out even; ``key`` is at fault where it does not, ``of`` names the key
+        of the number."""
         if number % by:
-            raise self.bad(key, "divisible")
+            raise BadValueError(
+                "shape.bad_value.divisible",
+                field=self.path + key,
+                value=str(by),
+                number=str(number),
+                other=self.path + of if of else str(number),
+            )
         return number // by
 
 

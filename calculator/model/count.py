@@ -59,10 +59,22 @@ def count_parameters(shape: ModelShape) -> ParameterCount:
     total = sum(counts.values())
     mtp = sum(t.elements for t in shape.mtp)
     return ParameterCount(
-        total=total, embedding=counts["embedding"], attention=counts["attention"], mlp=counts["mlp"],
-        experts=counts["experts"], shared_experts=counts["shared_experts"], router=counts["router"],
-        norm=counts["norm"], ssm=counts["ssm"], head=counts["head"], vision=counts["vision"], audio=counts["audio"],
-        projector=counts["projector"], mtp=mtp, other=counts["other"], active=total - skipped,
+        total=total,
+        embedding=counts["embedding"],
+        attention=counts["attention"],
+        mlp=counts["mlp"],
+        experts=counts["experts"],
+        shared_experts=counts["shared_experts"],
+        router=counts["router"],
+        norm=counts["norm"],
+        ssm=counts["ssm"],
+        head=counts["head"],
+        vision=counts["vision"],
+        audio=counts["audio"],
+        projector=counts["projector"],
+        mtp=mtp,
+        other=counts["other"],
+        active=total - skipped,
     )
 
 
@@ -109,7 +121,11 @@ def cache_shape(shape: ModelShape) -> CacheShape:
         if isinstance(mixer, LatentAttention) and mixer.indexer_head_dim:
             indexer += times * mixer.indexer_head_dim * HALF
     return CacheShape(
-        bytes_per_token_full_layers=per_token, full_layers=full, window_layers=windowed,
-        window=max(windows) if windows else None, state_bytes_per_sequence=state, indexer_bytes_per_token=indexer,
+        bytes_per_token_full_layers=per_token,
+        full_layers=full,
+        window_layers=windowed,
+        window=max(windows) if windows else None,
+        state_bytes_per_sequence=state,
+        indexer_bytes_per_token=indexer,
         sparse_bytes_per_token=sparse,
     )

@@ -20,7 +20,13 @@ def shape_json(shape: ModelShape) -> dict[str, Any]:
     indexer = cache.pop("indexer_bytes_per_token") if cache else 0
     sparse = cache.pop("sparse_bytes_per_token") if cache else 0
     return {
-        "model_type": shape.model_type, "architecture": shape.architecture, "kind": shape.kind,
-        "parameters": shape.parameters.model_dump(), "layers": shape.layers, "cache": cache,
-        "indexer_bytes_per_token": indexer, "sparse_bytes_per_token": sparse, "assumptions": assumptions,
+        "model_type": shape.model_type,
+        "architecture": shape.architecture,
+        "kind": shape.kind,
+        "parameters": shape.parameters.model_dump(),
+        "layers": shape.layers,
+        "cache": cache,
+        "indexer_bytes_per_token": indexer,
+        "sparse_bytes_per_token": sparse,
+        "assumptions": assumptions,
     }

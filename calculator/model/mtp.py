@@ -16,7 +16,7 @@ KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
 def mtp_layers(cfg: Config, *keys: str) -> int:
     """How many MTP layers the file names."""
-    return cfg.integer(*(keys or KEYS), default=0, low=0, high=64, silent=True)
+    return cfg.integer(*(keys or KEYS), default=0, low=0, high=64)
 
 
 def as_mtp(tensors: Tensors, prefix: str) -> Tensors:
@@ -25,7 +25,12 @@ def as_mtp(tensors: Tensors, prefix: str) -> Tensors:
 
 
 def deepseek_mtp(
-    size: Sizes, layer: Block, count: int, *, prefix: str = "model.layers.", copies: bool = True,
+    size: Sizes,
+    layer: Block,
+    count: int,
+    *,
+    prefix: str = "model.layers.",
+    copies: bool = True,
     kind: NormKind = "rms",
 ) -> Tensors:
     """``count`` layers after the last: enorm, hnorm, eh_proj, the layer, the final norm, and the copies."""
@@ -33,12 +38,17 @@ def deepseek_mtp(
     for index in range(count):
         at = f"{prefix}{size.layers + index}."
         parts: Tensors = (
-            *norm("enorm", size.hidden, kind), *norm("hnorm", size.hidden, kind),
-            *linear("eh_proj", size.hidden, 2 * size.hidden, "mtp"), *layer.tensors,
-            *norm("shared_head.norm", size.hidden, kind))
+            *norm("enorm", size.hidden, kind),
+            *norm("hnorm", size.hidden, kind),
+            *linear("eh_proj", size.hidden, 2 * size.hidden, "mtp"),
+            *layer.tensors,
+            *norm("shared_head.norm", size.hidden, kind),
+        )
         if copies:
-            parts += (table("embed_tokens.weight", size.vocab, size.hidden),
-                      table("shared_head.head.weight", size.vocab, size.hidden))
+            parts += (
+                table("embed_tokens.weight", size.vocab, size.hidden),
+                table("shared_head.head.weight", size.vocab, size.hidden),
+            )
         found.extend(as_mtp(parts, at))
     return tuple(found)
 
@@ -47,8 +57,11 @@ def joined_mtp(size: Sizes, layer: Block, count: int, *, dedicated: bool = False
     """Qwen's and EXAONE's form: one joining projection and three norms, then ``count`` layers; embedding and head are
     the model's own unless ``dedicated``."""
     parts: Tensors = (
-        *linear("fc", size.hidden, 2 * size.hidden, "mtp"), *norm("pre_fc_norm_embedding", size.hidden),
-        *norm("pre_fc_norm_hidden", size.hidden), *norm("norm", size.hidden))
+        *linear("fc", size.hidden, 2 * size.hidden, "mtp"),
+        *norm("pre_fc_norm_embedding", size.hidden),
+        *norm("pre_fc_norm_hidden", size.hidden),
+        *norm("norm", size.hidden),
+    )
     if dedicated:
         parts += (table("embed_tokens.weight", size.vocab, size.hidden),)
     found = as_mtp(parts, "mtp.")

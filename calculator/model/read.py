@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from calculator.errors import BadValueError, MissingKeyError, NotALanguageModelError
+from calculator.errors import BadValueError, NotALanguageModelError
 from calculator.model.config import Config, check_is_config
 from calculator.model.decoder import DTYPES
 from calculator.model.generic import read_generic
@@ -19,6 +19,9 @@ MAX_PARAMETERS = 10**14
 
 ARCHITECTURES = {"MiniMaxM2ForCausalLM": "minimax_m2"}
 """Architectures that decide where a file carries another family's model_type."""
+
+CLASS_NAMES = frozenset(re.sub(r"[_-]|_text$", "", name) for name in READERS)
+"""Class names of the families, lower case and without tails: "qwen3moe"."""
 
 ANYWHERE = ("vocab_size", "tie_word_embeddings")
 """Keys that composites repeat at the top although their language model's object decides."""
@@ -39,17 +42,21 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
     architecture = _architecture(cfg)
     reader = READERS.get(ARCHITECTURES.get(architecture, family))
     if reader is None:
-        shape = read_generic(cfg, family)
+        shape = read_generic(cfg, family, CLASS_NAMES - {"llama"})
     else:
         shape = reader(cfg)
         cfg.ignore(*ANYWHERE)
         refuse_leftovers(cfg.notes, family)
     shape = _headed(shape, architecture)
-    shape = shape.model_copy(update={
-        "model_type": family, "architecture": architecture, "dtype": _dtype(cfg),
-        "quantization": read_quantization(cfg.raw, sidecar),
-        "assumptions": tuple(cfg.notes.assumptions),
-    })
+    shape = shape.model_copy(
+        update={
+            "model_type": family,
+            "architecture": architecture,
+            "dtype": _dtype(cfg),
+            "quantization": read_quantization(cfg.raw, sidecar),
+            "assumptions": tuple(cfg.notes.assumptions),
+        }
+    )
     if not 0 < shape.parameters.total <= MAX_PARAMETERS:
         raise BadValueError("shape.too_large", field="num_hidden_layers", total_params=shape.parameters.total)
     return shape
@@ -58,12 +65,12 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
 def _family(cfg: Config) -> str:
     """``model_type``; files of the mamba_ssm package have none and are known by their ``ssm_cfg``."""
     family = cfg.string("model_type", default="")
-    if not family and cfg.has("ssm_cfg") and cfg.has("d_model"):
+    if not family and (cfg.has("ssm_cfg") or cfg.has("d_model")):
         return "mamba_ssm"
     if not family and "_class_name" in cfg.raw:
         raise NotALanguageModelError("shape.not_a_language_model", field="_class_name", value="diffusers")
     if not family:
-        raise MissingKeyError("shape.missing_key", field="model_type")
+        raise cfg.missing("model_type")
     return family
 
 
@@ -75,8 +82,9 @@ def _headed(shape: ModelShape, architecture: str) -> ModelShape:
 
 
 def _architecture(cfg: Config) -> str:
-    names = cfg.get("architectures")
-    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    """The first class name; "" where the list is absent or empty."""
+    names = cfg.strings("architectures")
+    return names[0] if names else ""
 
 
 def _dtype(cfg: Config) -> str:

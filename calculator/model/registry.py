@@ -26,7 +26,6 @@ from calculator.model.shape import ModelShape
 Reader = Callable[[Config], ModelShape]
 
 
-
 def _with_readers(read: Callable[[Config, dict[str, Reader]], ModelShape], cfg: Config) -> ModelShape:
     """A composite finds its language model's reader in the same table."""
     return read(cfg, READERS)

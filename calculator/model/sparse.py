@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calculator.model.config import Config
+from calculator.model.config import MAX_SIZE, Config
 from calculator.model.shape import Activation, MoeMlp
 
 MAX_EXPERTS = 65_536
@@ -12,13 +12,17 @@ MAX_EXPERTS = 65_536
 EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts")
 
 
-def sparse_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
+def sparse_layers(cfg: Config, layers: int, *, required: str = "") -> tuple[bool, ...]:
     """True for each layer with experts, by whichever of the key dialects the file uses; all layers if by none.
 
     ``mlp_layer_types``: a list of words. ``moe_layer_freq`` as a list: 0 or 1 per layer. ``first_k_dense_replace``
     with ``moe_layer_freq`` as a number: from the first k on, every n-th. ``num_dense_layers``: the first ones.
-    ``decoder_sparse_step`` with ``mlp_only_layers``: every n-th but those.
+    ``decoder_sparse_step`` with ``mlp_only_layers``: every n-th but those. ``required``: the key that the family's
+    files always hold, unless they list the layers.
     """
+    by_list = cfg.has("mlp_layer_types") or isinstance(cfg.get("moe_layer_freq"), list)
+    if required and not cfg.has(required) and not by_list:
+        raise cfg.missing(required)
     words = {"dense": "dense", "sparse": "sparse"}
     first = cfg.integer("first_k_dense_replace", "num_dense_layers", default=0, low=0, high=layers, silent=True)
     if cfg.has("mlp_layer_types"):
@@ -36,11 +40,29 @@ def sparse_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
     return tuple(i >= first and i % step == 0 and i not in only for i in range(layers))
 
 
+def _shared(cfg: Config, keys: Sequence[str], default: int | None, high: int) -> int:
+    """How many shared experts, or how wide. Null means none; absent means the class's default, or is an error."""
+    if not keys:
+        return 0
+    if default is None and not any(key in cfg.raw for key in keys):
+        raise cfg.missing(*keys)
+    if any(key in cfg.raw for key in keys):
+        return cfg.integer(*keys, default=0, low=0, high=high, silent=True)
+    return cfg.integer(*keys, default=default, low=0, high=high)
+
+
 def experts(
-    cfg: Config, *, act: Activation = "silu", gated: bool = True, keys: Sequence[str] = EXPERT_KEYS,
-    top_k: Sequence[str] = ("num_experts_per_tok",), width: Sequence[str] = ("moe_intermediate_size",),
-    shared_count: Sequence[str] = (), shared_width: Sequence[str] = (), shared_gate: bool = False,
-    default_shared: int = 0,
+    cfg: Config,
+    *,
+    act: Activation = "silu",
+    gated: bool = True,
+    keys: Sequence[str] = EXPERT_KEYS,
+    top_k: Sequence[str] = ("num_experts_per_tok",),
+    width: Sequence[str] = ("moe_intermediate_size",),
+    shared_count: Sequence[str] = (),
+    shared_width: Sequence[str] = (),
+    shared_gate: bool = False,
+    default_shared: int | None = None,
 ) -> MoeMlp:
     """The experts of a layer. Shared experts are given by number (each as wide as a routed one) or by total width."""
     count = cfg.integer(*keys, high=MAX_EXPERTS)
@@ -48,11 +70,18 @@ def experts(
     if used > count:
         raise cfg.bad(next(k for k in top_k if cfg.has(k)), "range")
     size = cfg.integer(*width)
-    number = cfg.integer(*shared_count, default=default_shared, low=0, high=4096, silent=True) if shared_count else 0
+    number = _shared(cfg, shared_count, default_shared, 4096)
     total = number * size
     if shared_width:
-        total = cfg.integer(*shared_width, default=0, low=0, silent=True)
+        total = _shared(cfg, shared_width, None, MAX_SIZE)
         number = 1 if total else 0
     return MoeMlp(
-        experts=count, top_k=used, width=size, gated=gated, activation=act, shared_experts=number, shared_width=total,
-        shared_gate=shared_gate and total > 0)
+        experts=count,
+        top_k=used,
+        width=size,
+        gated=gated,
+        activation=act,
+        shared_experts=number,
+        shared_width=total,
+        shared_gate=shared_gate and total > 0,
+    )

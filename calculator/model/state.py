@@ -24,7 +24,13 @@ def _vectors(prefix: str, width: int, *names: str, split: Split = "column") -> T
 
 
 def read_mamba1(
-    cfg: Config, hidden: int, *, inner: int, state: tuple[str, ...], kernel: tuple[str, ...], rank: tuple[str, ...],
+    cfg: Config,
+    hidden: int,
+    *,
+    inner: int,
+    state: tuple[str, ...],
+    kernel: tuple[str, ...],
+    rank: tuple[str, ...],
 ) -> tuple[StateMixer, int]:
     """The mixer and its time-step rank, which is hidden / 16 rounded up where the file says "auto"."""
     size = cfg.integer(*state, high=65_536)
@@ -32,13 +38,24 @@ def read_mamba1(
     automatic = next((k for k in rank if cfg.get(k) == "auto"), None)
     step = -(-hidden // 16) if automatic else cfg.integer(*rank, high=1_000_000)
     mixer = StateMixer(
-        variant="mamba1", conv_channels=inner, conv_kernel=width, state_elements=inner * size, inner=inner,
-        state_size=size)
+        variant="mamba1",
+        conv_channels=inner,
+        conv_kernel=width,
+        state_elements=inner * size,
+        inner=inner,
+        state_size=size,
+    )
     return mixer, step
 
 
 def mamba1(
-    m: StateMixer, hidden: int, rank: int, *, prefix: str = "mixer.", bias: bool = False, conv_bias: bool = True,
+    m: StateMixer,
+    hidden: int,
+    rank: int,
+    *,
+    prefix: str = "mixer.",
+    bias: bool = False,
+    conv_bias: bool = True,
     inner_norms: bool = False,
 ) -> Tensors:
     """Selective state space, first version. ``inner_norms``: Jamba's norms on dt, B and C."""
@@ -46,8 +63,9 @@ def mamba1(
     tensors += conv(f"{prefix}conv1d", m.inner, m.conv_kernel, bias=conv_bias)
     tensors += linear(f"{prefix}x_proj", rank + 2 * m.state_size, m.inner, "ssm", split="row")
     tensors += linear(f"{prefix}dt_proj", m.inner, rank, "ssm", bias=True, split="column")
-    tensors += (Tensor(name=f"{prefix}A_log", shape=(m.inner, m.state_size), component="ssm", kind="other",
-                       split="column"),)
+    tensors += (
+        Tensor(name=f"{prefix}A_log", shape=(m.inner, m.state_size), component="ssm", kind="other", split="column"),
+    )
     tensors += _vectors(prefix, m.inner, "D")
     if inner_norms:
         tensors += (vector(f"{prefix}dt_layernorm.weight", rank, "ssm"),)
@@ -58,12 +76,25 @@ def mamba1(
 def mamba2_mixer(heads: int, head_dim: int, state: int, groups: int, kernel: int) -> StateMixer:
     inner = heads * head_dim
     return StateMixer(
-        variant="mamba2", conv_channels=inner + 2 * groups * state, conv_kernel=kernel,
-        state_elements=inner * state, heads=heads, head_dim=head_dim, state_size=state, groups=groups, inner=inner)
+        variant="mamba2",
+        conv_channels=inner + 2 * groups * state,
+        conv_kernel=kernel,
+        state_elements=inner * state,
+        heads=heads,
+        head_dim=head_dim,
+        state_size=state,
+        groups=groups,
+        inner=inner,
+    )
 
 
 def mamba2(
-    m: StateMixer, hidden: int, *, prefix: str = "mixer.", bias: bool = False, conv_bias: bool = True,
+    m: StateMixer,
+    hidden: int,
+    *,
+    prefix: str = "mixer.",
+    bias: bool = False,
+    conv_bias: bool = True,
 ) -> Tensors:
     """State space duality: one input projection for gate, x, B, C and dt, a gated norm before the output."""
     out = 2 * m.inner + 2 * m.groups * m.state_size + m.heads
@@ -84,10 +115,19 @@ def read_gated_delta(cfg: Config) -> StateMixer:
     cfg.divide("linear_num_key_heads", value_heads, key_heads)
     dtype = cfg.string("mamba_ssm_dtype", default="")
     return StateMixer(
-        variant="gated_delta", conv_channels=2 * key_heads * key_dim + value_heads * value_dim, conv_kernel=kernel,
-        state_elements=value_heads * key_dim * value_dim, heads=value_heads, head_dim=value_dim, key_heads=key_heads,
-        key_dim=key_dim, value_heads=value_heads, value_dim=value_dim, inner=value_heads * value_dim,
-        state_dtype=dtype or None)
+        variant="gated_delta",
+        conv_channels=2 * key_heads * key_dim + value_heads * value_dim,
+        conv_kernel=kernel,
+        state_elements=value_heads * key_dim * value_dim,
+        heads=value_heads,
+        head_dim=value_dim,
+        key_heads=key_heads,
+        key_dim=key_dim,
+        value_heads=value_heads,
+        value_dim=value_dim,
+        inner=value_heads * value_dim,
+        state_dtype=dtype or None,
+    )
 
 
 def gated_delta(m: StateMixer, hidden: int, *, joined: bool, prefix: str = "linear_attn.") -> Tensors:
@@ -111,8 +151,18 @@ def delta_attention_mixer(heads: int, head_dim: int, kernel: int) -> StateMixer:
     """Kimi delta attention: q, k and v of the same width, one square state per head."""
     inner = heads * head_dim
     return StateMixer(
-        variant="kda", conv_channels=3 * inner, conv_kernel=kernel, state_elements=inner * head_dim, heads=heads,
-        head_dim=head_dim, key_heads=heads, key_dim=head_dim, value_heads=heads, value_dim=head_dim, inner=inner)
+        variant="kda",
+        conv_channels=3 * inner,
+        conv_kernel=kernel,
+        state_elements=inner * head_dim,
+        heads=heads,
+        head_dim=head_dim,
+        key_heads=heads,
+        key_dim=head_dim,
+        value_heads=heads,
+        value_dim=head_dim,
+        inner=inner,
+    )
 
 
 def delta_attention(m: StateMixer, hidden: int, *, prefix: str = "self_attn.") -> Tensors:
@@ -121,8 +171,10 @@ def delta_attention(m: StateMixer, hidden: int, *, prefix: str = "self_attn.") -
     for part in ("q", "k", "v"):
         tensors += linear(f"{prefix}{part}_proj", m.inner, hidden, "ssm", split="column")
         tensors += conv(f"{prefix}{part}_conv1d", m.inner, m.conv_kernel, bias=False)
-    tensors += (vector(f"{prefix}A_log", m.heads, "ssm", kind="other", split="column"),
-                vector(f"{prefix}dt_bias", m.inner, "ssm", kind="other", split="column"))
+    tensors += (
+        vector(f"{prefix}A_log", m.heads, "ssm", kind="other", split="column"),
+        vector(f"{prefix}dt_bias", m.inner, "ssm", kind="other", split="column"),
+    )
     for part in ("f", "g"):
         tensors += linear(f"{prefix}{part}_a_proj", m.head_dim, hidden, "ssm")
         tensors += linear(f"{prefix}{part}_b_proj", m.inner, m.head_dim, "ssm", split="column")
@@ -135,12 +187,14 @@ def lightning(heads: int, head_dim: int, hidden: int) -> tuple[StateMixer, Tenso
     """MiniMax's linear attention: fused q, k, v, a norm, an output gate, one square state per head."""
     inner = heads * head_dim
     mixer = StateMixer(
-        variant="lightning", state_elements=inner * head_dim, heads=heads, head_dim=head_dim, inner=inner)
+        variant="lightning", state_elements=inner * head_dim, heads=heads, head_dim=head_dim, inner=inner
+    )
     tensors = (
         *linear("self_attn.qkv_proj", 3 * inner, hidden, "ssm", split="column"),
         vector("self_attn.norm.weight", inner, "ssm", split="column"),
         *linear("self_attn.output_gate", inner, hidden, "ssm", split="column"),
-        *linear("self_attn.out_proj", hidden, inner, "ssm", split="row"))
+        *linear("self_attn.out_proj", hidden, inner, "ssm", split="row"),
+    )
     return mixer, tensors
 
 
@@ -150,5 +204,6 @@ def short_conv(hidden: int, kernel: int, *, bias: bool) -> tuple[StateMixer, Ten
     tensors = (
         *linear("conv.in_proj", 3 * hidden, hidden, "ssm", bias=bias, split="column"),
         *conv("conv.conv", hidden, kernel, bias=bias),
-        *linear("conv.out_proj", hidden, hidden, "ssm", bias=bias, split="row"))
+        *linear("conv.out_proj", hidden, hidden, "ssm", bias=bias, split="row"),
+    )
     return mixer, tensors

@@ -17,7 +17,10 @@ def no_window(cfg: Config, layers: int) -> tuple[int | None, ...]:
 
 def window_width(cfg: Config, default: int | None = None) -> int | None:
     """``sliding_window``: null switches it off, absent means the class's default."""
-    if "sliding_window" not in cfg.raw and default is not None:
+    if "sliding_window" not in cfg.raw:
+        if default is None:
+            cfg.notes.assume("assumption.no_window", key=f"{cfg.path}sliding_window")
+            return None
         return cfg.integer("sliding_window", default=default)
     return cfg.optional_int("sliding_window", high=MAX_SIZE)
 
@@ -45,7 +48,7 @@ def all_layers(default: int | None) -> Windows:
 
 def qwen(cfg: Config, layers: int) -> tuple[int | None, ...]:
     """Qwen2 and Qwen3: off unless ``use_sliding_window``; the first ``max_window_layers`` layers stay full."""
-    window = window_width(cfg)
+    window = cfg.optional_int("sliding_window", high=MAX_SIZE)
     on = cfg.flag("use_sliding_window")
     first = cfg.optional_int("max_window_layers", low=0)
     if not on or window is None:
@@ -66,8 +69,9 @@ def pattern(interval: int, *keys: str, default: int | None = 4096) -> Windows:
     def windows(cfg: Config, layers: int) -> tuple[int | None, ...]:
         window = window_width(cfg, default)
         kinds = interval_kinds(cfg, interval, keys, layers)
-        found = from_types(cfg, layers, window, spare=cfg.integer(
-            "num_nextn_predict_layers", default=0, low=0, high=64, silent=True))
+        found = from_types(
+            cfg, layers, window, spare=cfg.integer("num_nextn_predict_layers", default=0, low=0, high=64, silent=True)
+        )
         if found is not None:
             return found
         if window is None:
@@ -78,7 +82,7 @@ def pattern(interval: int, *keys: str, default: int | None = 4096) -> Windows:
 
 
 def interval_kinds(cfg: Config, interval: int, keys: tuple[str, ...], layers: int) -> tuple[str, ...]:
-    """"window" or "full" for each layer, from an interval or a string of L and G."""
+    """ "window" or "full" for each layer, from an interval or a string of L and G."""
     for key in keys:
         value = cfg.get(key)
         if isinstance(value, str):

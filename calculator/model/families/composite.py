@@ -27,20 +27,28 @@ def need_tower(cfg: Config, key: str, kind: str) -> Config:
 
 def two_layers(text: int, source: int, *, bias: bool = True, prefix: str = "multi_modal_projector.") -> Tensors:
     """LLaVA's projector: two linear layers with a GELU between."""
-    return Parts("projector", prefix).linear("linear_1", text, source, bias=bias).linear(
-        "linear_2", text, text, bias=bias).done()
+    return (
+        Parts("projector", prefix)
+        .linear("linear_1", text, source, bias=bias)
+        .linear("linear_2", text, text, bias=bias)
+        .done()
+    )
 
 
 def picture_tower(cfg: Config, kind_when_absent: str, prefix: str) -> Tower:
     """LLaVA's tower by the vision object's own model_type."""
     raw = cfg.sub("vision_config")
+    if raw is not None and not raw.has("model_type"):
+        raise raw.missing("model_type")
     name = raw.string("model_type", default="") if raw is not None else ""
     kinds: dict[str, tuple[str, Callable[[Config, str], Tower]]] = {
-        "clip_vision_model": ("clip", vit.clip), "siglip_vision_model": ("siglip", vit.pooled_siglip),
-        "pixtral": ("pixtral", vit.pixtral), "": (kind_when_absent, vit.clip),
+        "clip_vision_model": ("clip", vit.clip),
+        "siglip_vision_model": ("siglip", vit.pooled_siglip),
+        "pixtral": ("pixtral", vit.pixtral),
+        "": (kind_when_absent, vit.clip),
     }
-    if name not in kinds:
-        raise cfg.bad("vision_config", "choice")
+    if raw is not None and name not in kinds:
+        raise raw.bad("model_type", "choice")
     kind, reader = kinds[name]
     return reader(need_tower(cfg, "vision_config", kind if raw is not None else kind_when_absent), prefix)
 
@@ -49,7 +57,7 @@ def llava(cfg: Config, readers: Readers) -> ModelShape:
     """LLaVA in the transformers layout, and flat files of the original code, whose CLIP tower is a repository of its
     own and stands here by its class."""
     if cfg.has("text_config"):
-        text = read_text(text_config(cfg, default_type="llama"), readers)
+        text = read_text(text_config(cfg), readers)
     else:
         text = readers["llama"](cfg)
         cfg.ignore("mm_hidden_size")
@@ -69,7 +77,7 @@ def llava_next(cfg: Config, readers: Readers) -> ModelShape:
 
 def mistral3(cfg: Config, readers: Readers) -> ModelShape:
     """Pixtral's tower, a norm, a patch merger, two linear layers without bias."""
-    text = read_text(text_config(cfg, default_type="mistral"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = picture_tower(cfg, "pixtral", "vision_tower.")
     merge = cfg.integer("spatial_merge_size", default=2, high=64)
     bias = cfg.flag("multimodal_projector_bias")
@@ -81,7 +89,7 @@ def mistral3(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def gemma3(cfg: Config, readers: Readers) -> ModelShape:
-    text = read_text(text_config(cfg, default_type="gemma3_text"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = vit.pooled_siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
     parts = Parts("projector", "multi_modal_projector.")
     parts.add("mm_input_projection_weight", tower.hidden, text.hidden, kind="linear")
@@ -91,7 +99,7 @@ def gemma3(cfg: Config, readers: Readers) -> ModelShape:
 
 def aya_vision(cfg: Config, readers: Readers) -> ModelShape:
     """Pixel shuffle, a norm (Aya only), a gated pair of linear layers."""
-    text = read_text(text_config(cfg, default_type="cohere2"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = vit.pooled_siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
     shuffled = tower.hidden * cfg.integer("downsample_factor", default=2, high=64) ** 2
     wide = cfg.integer("alignment_intermediate_size", default=text.hidden)
@@ -103,7 +111,7 @@ def aya_vision(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def deepseek_vl(cfg: Config, readers: Readers) -> ModelShape:
-    text = read_text(text_config(cfg, default_type="llama"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = vit.pooled_siglip(need_tower(cfg, "vision_config", "siglip"), "model.vision_model.")
     parts = Parts("projector", "model.aligner.")
     parts.linear("linear1", text.hidden, tower.hidden).linear("linear2", text.hidden, text.hidden)
@@ -112,7 +120,7 @@ def deepseek_vl(cfg: Config, readers: Readers) -> ModelShape:
 
 def idefics3(cfg: Config, readers: Readers) -> ModelShape:
     """Idefics 3 and SmolVLM: pixel shuffle and one matrix."""
-    text = read_text(text_config(cfg, default_type="llama"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = vit.siglip(need_tower(cfg, "vision_config", "idefics3"), "model.vision_model.")
     scale = cfg.integer("scale_factor", default=2, high=64)
     parts = Parts("projector", "model.connector.modality_projection.")
@@ -121,7 +129,7 @@ def idefics3(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def internvl(cfg: Config, readers: Readers) -> ModelShape:
-    text = read_text(text_config(cfg, default_type="qwen2"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = vit.internvl(need_tower(cfg, "vision_config", "internvl"), "vision_tower.")
     ratio = cfg.number("downsample_ratio", default=0.5, low=0.01, high=1.0)
     source = tower.hidden * int(1 / ratio) ** 2
@@ -142,7 +150,7 @@ def internvl_chat(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def lfm2_vl(cfg: Config, readers: Readers) -> ModelShape:
-    text = read_text(text_config(cfg, default_type="lfm2"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = vit.siglip2(need_tower(cfg, "vision_config", "siglip2"), "vision_tower.vision_model.")
     source = tower.hidden * cfg.integer("downsample_factor", default=2, high=64) ** 2
     wide, bias = cfg.integer("projector_hidden_size"), cfg.flag("projector_bias", default=True)
@@ -154,7 +162,7 @@ def lfm2_vl(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def llama4(cfg: Config, readers: Readers) -> ModelShape:
-    text = read_text(text_config(cfg, default_type="llama4_text"), readers)
+    text = read_text(text_config(cfg), readers)
     vision = need_tower(cfg, "vision_config", "llama4")
     tower = vit.llama4(vision, "vision_model.")
     parts = Parts("projector", "multi_modal_projector.")
@@ -163,7 +171,7 @@ def llama4(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def mllama(cfg: Config, readers: Readers) -> ModelShape:
-    text = read_text(text_config(cfg, default_type="mllama_text_model"), readers)
+    text = read_text(text_config(cfg), readers)
     vision = need_tower(cfg, "vision_config", "mllama")
     tower = vit.mllama(vision, "vision_model.")
     parts = Parts("projector", "")
@@ -173,7 +181,7 @@ def mllama(cfg: Config, readers: Readers) -> ModelShape:
 
 def aria(cfg: Config, readers: Readers) -> ModelShape:
     """SigLIP's tower, and a projector of one cross-attention layer whose queries depend on the patch count."""
-    text = read_text(text_config(cfg, default_type="aria_text"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = vit.siglip(need_tower(cfg, "vision_config", "idefics3"), "vision_tower.")
     table = cfg.require_sub("projector_patch_to_query_dict")
     queries = max((table.integer(key) for key in table.raw), default=0)
@@ -193,7 +201,7 @@ def aria(cfg: Config, readers: Readers) -> ModelShape:
 
 def kimi(cfg: Config, readers: Readers) -> ModelShape:
     """Kimi-VL and Kimi K2.5: MoonViT and a two-layer projector over merged patches."""
-    text = read_text(text_config(cfg, default_type="deepseek_v3"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = other.moonvit(cfg.require_sub("vision_config"), "vision_tower.")
     source = tower.hidden * tower.merge**2
     parts = Parts("projector", "mm_projector.").norm("pre_norm", tower.hidden)
@@ -245,8 +253,11 @@ def gemma4(cfg: Config, readers: Readers) -> ModelShape:
     parts = Parts("projector", "model.")
     vision = tower_config(cfg, "vision_config", "", optional=True)
     if vision is not None:
-        towers.append(other.gemma4_unified(vision, "model.embed_vision.") if unified
-                      else other.gemma4(vision, "model.vision_tower."))
+        towers.append(
+            other.gemma4_unified(vision, "model.embed_vision.")
+            if unified
+            else other.gemma4(vision, "model.vision_tower.")
+        )
         middle = "embed_vision.multimodal_embedder" if unified else "embed_vision"
         parts.linear(f"{middle}.embedding_projection", text.hidden, towers[-1].hidden, bias=False)
     sound = tower_config(cfg, "audio_config", "", optional=True)
@@ -303,8 +314,7 @@ def minicpmv(cfg: Config, readers: Readers) -> ModelShape:
     tower = vit.siglip(vision, "vpm.")
     if cfg.flag("drop_vision_last_layer", default=str(version) != "2.5"):
         layers = tower.layers - 1
-        tower = vit.siglip(
-            Config({**vision.raw, "num_hidden_layers": layers}, vision.path, vision.notes), "vpm.")
+        tower = vit.siglip(Config({**vision.raw, "num_hidden_layers": layers}, vision.path, vision.notes), "vpm.")
     cfg.ignore("patch_size", "image_size", "slice_config")
     projector = other.resampler(text.hidden, tower.hidden, cfg.integer("query_num"), "resampler.")
     return compose(text, (tower,), projector, prefix="llm.model.", head="llm.lm_head.")
@@ -313,7 +323,7 @@ def minicpmv(cfg: Config, readers: Readers) -> ModelShape:
 def speech(cfg: Config, readers: Readers) -> ModelShape:
     """Qwen2-Audio: Whisper's encoder and one matrix with a bias. Voxtral: four frames joined, two without."""
     voxtral = cfg.string("model_type", default="") == "voxtral"
-    text = read_text(text_config(cfg, default_type="llama" if voxtral else "qwen2"), readers)
+    text = read_text(text_config(cfg), readers)
     sound = need_tower(cfg, "audio_config", "whisper")
     tower = audio.whisper(sound, "audio_tower.")
     parts = Parts("projector", "multi_modal_projector.")
@@ -327,11 +337,12 @@ def speech(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def granite_speech(cfg: Config, readers: Readers) -> ModelShape:
-    text = read_text(text_config(cfg, default_type="granite"), readers)
+    text = read_text(text_config(cfg), readers)
     tower = audio.granite_speech(cfg.require_sub("encoder_config"), "encoder.")
     window, rate = cfg.integer("window_size", high=4096), cfg.integer("downsample_rate", high=4096)
     projector = audio.qformer(
-        cfg.require_sub("projector_config"), cfg.divide("window_size", window, rate), text.hidden, "projector.")
+        cfg.require_sub("projector_config"), cfg.divide("window_size", window, rate), text.hidden, "projector."
+    )
     return compose(text, (tower,), projector)
 
 

@@ -24,14 +24,18 @@ from calculator.model.decoder import Sizes, activation, assemble, sizes, tied
 from calculator.model.shape import Attention, Block, DenseMlp, ModelShape, NormKind
 
 BERT_ATTENTION = AttentionNames(
-    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"
+)
 BERT_MLP = MlpNames(up="intermediate.dense", down="output.dense")
 BERT_NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
 
 
 def architecture(cfg: Config) -> str:
-    names = cfg.get("architectures")
-    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    """The class that the file names; absent, the masked language model, which is noted."""
+    names = cfg.strings("architectures")
+    if not names:
+        cfg.notes.assume("assumption.masked_head", key=f"{cfg.path}architectures")
+    return names[0] if names else ""
 
 
 def labels(cfg: Config) -> int:
@@ -43,11 +47,30 @@ def labels(cfg: Config) -> int:
     return len(named) if isinstance(named, dict) and named else 2
 
 
-def bidirectional(cfg: Config, size: Sizes, *, bias: bool = True, rotary: str = "none", window: int | None = None,
-                  fused: bool = False, dropout: float = 0.0) -> Attention:
-    return Attention.model_validate({
-        "heads": size.heads, "kv_heads": size.heads, "head_dim": size.head_dim, "v_head_dim": size.head_dim,
-        "causal": False, "bias": bias, "rotary": rotary, "window": window, "fused_qkv": fused, "dropout": dropout})
+def bidirectional(
+    cfg: Config,
+    size: Sizes,
+    *,
+    bias: bool = True,
+    rotary: str = "none",
+    window: int | None = None,
+    fused: bool = False,
+    dropout: float = 0.0,
+) -> Attention:
+    return Attention.model_validate(
+        {
+            "heads": size.heads,
+            "kv_heads": size.heads,
+            "head_dim": size.head_dim,
+            "v_head_dim": size.head_dim,
+            "causal": False,
+            "bias": bias,
+            "rotary": rotary,
+            "window": window,
+            "fused_qkv": fused,
+            "dropout": dropout,
+        }
+    )
 
 
 def _finish(shape: ModelShape, head: Tensors, *, tie: bool) -> ModelShape:
@@ -55,8 +78,10 @@ def _finish(shape: ModelShape, head: Tensors, *, tie: bool) -> ModelShape:
 
 
 def _dropouts(cfg: Config) -> tuple[float, float]:
-    return (cfg.number("attention_probs_dropout_prob", default=0.1, high=1.0),
-            cfg.number("hidden_dropout_prob", default=0.1, high=1.0))
+    return (
+        cfg.number("attention_probs_dropout_prob", default=0.1, high=1.0),
+        cfg.number("hidden_dropout_prob", default=0.1, high=1.0),
+    )
 
 
 def bert(cfg: Config) -> ModelShape:
@@ -78,16 +103,24 @@ def _bert(cfg: Config, prefix: str, *, roberta: bool) -> ModelShape:
     name = architecture(cfg)
     attn_drop, drop = _dropouts(cfg)
     mixer = bidirectional(cfg, size, dropout=attn_drop)
-    mlp = DenseMlp(width=cfg.integer("intermediate_size"), gated=False, bias=True,
-                   activation=activation(cfg, default="gelu"))
+    mlp = DenseMlp(
+        width=cfg.integer("intermediate_size"), gated=False, bias=True, activation=activation(cfg, default="gelu")
+    )
     one = block(
-        mixer, mlp, (*attention(mixer, hidden, BERT_ATTENTION, out_bias=True), *dense_mlp(mlp, hidden, BERT_MLP)),
-        BERT_NORMS, hidden, "layer", dropout=drop)
+        mixer,
+        mlp,
+        (*attention(mixer, hidden, BERT_ATTENTION, out_bias=True), *dense_mlp(mlp, hidden, BERT_MLP)),
+        BERT_NORMS,
+        hidden,
+        "layer",
+        dropout=drop,
+    )
     at = f"{prefix}embeddings."
     extra = (
         table(f"{at}position_embeddings.weight", cfg.integer("max_position_embeddings"), hidden, split="none"),
         table(f"{at}token_type_embeddings.weight", cfg.integer("type_vocab_size", default=2), hidden, split="none"),
-        *norm(f"{at}LayerNorm", hidden, "layer"))
+        *norm(f"{at}LayerNorm", hidden, "layer"),
+    )
     tie = tied(cfg, True)
     pooler = linear(f"{prefix}pooler.dense", hidden, hidden, "head", bias=True)
     head: Tensors = ()
@@ -117,35 +150,82 @@ def _bert(cfg: Config, prefix: str, *, roberta: bool) -> ModelShape:
     else:
         raise cfg.bad("architectures", "choice")
     shape = assemble(
-        cfg, size, (one,), (0,) * size.layers, tie=tie_here, norm_kind="layer", final_norm="", prefix=prefix,
-        embed=f"{at}word_embeddings", layer_prefix=f"{prefix}encoder.layer.{{i}}.", extra_embedding=extra,
-        extra_final=final, embedding_dropout=drop)
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tie_here,
+        norm_kind="layer",
+        final_norm="",
+        prefix=prefix,
+        embed=f"{at}word_embeddings",
+        layer_prefix=f"{prefix}encoder.layer.{{i}}.",
+        extra_embedding=extra,
+        extra_final=final,
+        embedding_dropout=drop,
+    )
     return _finish(shape, head, tie=tie_here)
 
 
 def distilbert(cfg: Config) -> ModelShape:
-    size = sizes(cfg, hidden=("dim", "hidden_size"), layers=("n_layers", "num_hidden_layers"),
-                 heads=("n_heads", "num_attention_heads"), kv=(), head_dim=())
+    size = sizes(
+        cfg,
+        hidden=("dim", "hidden_size"),
+        layers=("n_layers", "num_hidden_layers"),
+        heads=("n_heads", "num_attention_heads"),
+        kv=(),
+        head_dim=(),
+    )
     hidden = size.hidden
     drop = cfg.number("dropout", default=0.1, high=1.0)
     mixer = bidirectional(cfg, size, dropout=cfg.number("attention_dropout", default=0.1, high=1.0))
-    mlp = DenseMlp(width=cfg.integer("hidden_dim"), gated=False, bias=True,
-                   activation=activation(cfg, "activation", default="gelu"))
+    mlp = DenseMlp(
+        width=cfg.integer("hidden_dim"),
+        gated=False,
+        bias=True,
+        activation=activation(cfg, "activation", default="gelu"),
+    )
     names = AttentionNames("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin")
-    one = block(mixer, mlp, (*attention(mixer, hidden, names, out_bias=True),
-                             *dense_mlp(mlp, hidden, MlpNames(up="ffn.lin1", down="ffn.lin2"))),
-                ("sa_layer_norm", "output_layer_norm"), hidden, "layer", dropout=drop)
+    one = block(
+        mixer,
+        mlp,
+        (
+            *attention(mixer, hidden, names, out_bias=True),
+            *dense_mlp(mlp, hidden, MlpNames(up="ffn.lin1", down="ffn.lin2")),
+        ),
+        ("sa_layer_norm", "output_layer_norm"),
+        hidden,
+        "layer",
+        dropout=drop,
+    )
     at = "distilbert.embeddings."
-    extra = (table(f"{at}position_embeddings.weight", cfg.integer("max_position_embeddings"), hidden, split="none"),
-             *norm(f"{at}LayerNorm", hidden, "layer"))
+    extra = (
+        table(f"{at}position_embeddings.weight", cfg.integer("max_position_embeddings"), hidden, split="none"),
+        *norm(f"{at}LayerNorm", hidden, "layer"),
+    )
     bare = architecture(cfg).endswith("Model")
-    final = () if bare else (
-        *linear("vocab_transform", hidden, hidden, "head", bias=True), *norm("vocab_layer_norm", hidden, "layer"))
+    final = (
+        ()
+        if bare
+        else (*linear("vocab_transform", hidden, hidden, "head", bias=True), *norm("vocab_layer_norm", hidden, "layer"))
+    )
     head = () if bare else linear("vocab_projector", size.vocab, hidden, "head", bias=True, split="vocab")
     tie = tied(cfg, True, "tie_word_embeddings", "tie_weights_") and not bare
-    shape = assemble(cfg, size, (one,), (0,) * size.layers, tie=tie, norm_kind="layer", final_norm="",
-                     prefix="distilbert.", embed=f"{at}word_embeddings", extra_embedding=extra, extra_final=final,
-                     layer_prefix="distilbert.transformer.layer.{i}.", embedding_dropout=drop)
+    shape = assemble(
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tie,
+        norm_kind="layer",
+        final_norm="",
+        prefix="distilbert.",
+        embed=f"{at}word_embeddings",
+        extra_embedding=extra,
+        extra_final=final,
+        layer_prefix="distilbert.transformer.layer.{i}.",
+        embedding_dropout=drop,
+    )
     return _finish(shape, head, tie=tie)
 
 
@@ -158,28 +238,56 @@ def albert(cfg: Config) -> ModelShape:
             raise cfg.bad(key, "choice")
     attn_drop, drop = _dropouts(cfg)
     mixer = bidirectional(cfg, size, dropout=attn_drop)
-    mlp = DenseMlp(width=cfg.integer("intermediate_size"), gated=False, bias=True,
-                   activation=activation(cfg, default="gelu_new"))
+    mlp = DenseMlp(
+        width=cfg.integer("intermediate_size"), gated=False, bias=True, activation=activation(cfg, default="gelu_new")
+    )
     names = AttentionNames("attention.query", "attention.key", "attention.value", "attention.dense")
-    one = block(mixer, mlp, (*attention(mixer, hidden, names, out_bias=True),
-                             *dense_mlp(mlp, hidden, MlpNames(up="ffn", down="ffn_output"))),
-                ("attention.LayerNorm", "full_layer_layer_norm"), hidden, "layer", dropout=drop)
+    one = block(
+        mixer,
+        mlp,
+        (
+            *attention(mixer, hidden, names, out_bias=True),
+            *dense_mlp(mlp, hidden, MlpNames(up="ffn", down="ffn_output")),
+        ),
+        ("attention.LayerNorm", "full_layer_layer_norm"),
+        hidden,
+        "layer",
+        dropout=drop,
+    )
     at = "albert.embeddings."
     extra = (
         table(f"{at}position_embeddings.weight", cfg.integer("max_position_embeddings"), narrow, split="none"),
         table(f"{at}token_type_embeddings.weight", cfg.integer("type_vocab_size", default=2), narrow, split="none"),
         *norm(f"{at}LayerNorm", narrow, "layer"),
-        *linear("albert.encoder.embedding_hidden_mapping_in", hidden, narrow, "embedding", bias=True))
+        *linear("albert.encoder.embedding_hidden_mapping_in", hidden, narrow, "embedding", bias=True),
+    )
     bare = architecture(cfg).endswith("Model")
-    final = linear("albert.pooler", hidden, hidden, "head", bias=True) if bare else (
-        *linear("predictions.dense", narrow, hidden, "head", bias=True),
-        *norm("predictions.LayerNorm", narrow, "layer"))
+    final = (
+        linear("albert.pooler", hidden, hidden, "head", bias=True)
+        if bare
+        else (
+            *linear("predictions.dense", narrow, hidden, "head", bias=True),
+            *norm("predictions.LayerNorm", narrow, "layer"),
+        )
+    )
     head = () if bare else linear("predictions.decoder", size.vocab, narrow, "head", bias=True, split="vocab")
     tie = tied(cfg, True) and not bare
     shape = assemble(
-        cfg, size, (one,), (0,) * size.layers, tie=tie, norm_kind="layer", final_norm="", prefix="albert.",
-        embed=f"{at}word_embeddings", embed_width=narrow, extra_embedding=extra, extra_final=final,
-        layer_prefix="albert.encoder.albert_layer_groups.0.albert_layers.0.", embedding_dropout=drop)
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tie,
+        norm_kind="layer",
+        final_norm="",
+        prefix="albert.",
+        embed=f"{at}word_embeddings",
+        embed_width=narrow,
+        extra_embedding=extra,
+        extra_final=final,
+        layer_prefix="albert.encoder.albert_layer_groups.0.albert_layers.0.",
+        embedding_dropout=drop,
+    )
     return _finish(shape, head, tie=tie).model_copy(update={"shared_layers": True})
 
 
@@ -189,17 +297,21 @@ def deberta(cfg: Config) -> ModelShape:
     hidden = size.hidden
     attn_drop, drop = _dropouts(cfg)
     mixer = bidirectional(cfg, size, bias=False, fused=True, dropout=attn_drop)
-    mlp = DenseMlp(width=cfg.integer("intermediate_size"), gated=False, bias=True,
-                   activation=activation(cfg, default="gelu"))
+    mlp = DenseMlp(
+        width=cfg.integer("intermediate_size"), gated=False, bias=True, activation=activation(cfg, default="gelu")
+    )
     kinds = cfg.get("pos_att_type")
     if isinstance(kinds, str):
         kinds = kinds.split("|")
-    if not isinstance(kinds, list):
+    if kinds is None:
         kinds = []
+    if not isinstance(kinds, list) or set(map(str, kinds)) - {"c2p", "p2c"}:
+        raise cfg.bad("pos_att_type", "choice")
     relative = cfg.flag("relative_attention")
     at = "attention.self."
     tensors: Tensors = attention(
-        mixer, hidden, AttentionNames(qkv=f"{at}in_proj", o="attention.output.dense"), out_bias=True)
+        mixer, hidden, AttentionNames(qkv=f"{at}in_proj", o="attention.output.dense"), out_bias=True
+    )
     tensors += tuple(vector(f"{at}{n}_bias", hidden, "attention", kind="bias", split="column") for n in ("q", "v"))
     if relative and "c2p" in kinds:
         tensors += linear(f"{at}pos_proj", hidden, hidden, "attention", split="column")
@@ -220,13 +332,31 @@ def deberta(cfg: Config) -> ModelShape:
         extra += (table("deberta.encoder.rel_embeddings.weight", rows, hidden, split="none"),)
     bare = architecture(cfg).endswith("Model")
     lead = "cls.predictions."
-    final = () if bare else (*linear(f"{lead}transform.dense", hidden, hidden, "head", bias=True),
-                             *norm(f"{lead}transform.LayerNorm", hidden, "layer"))
+    final = (
+        ()
+        if bare
+        else (
+            *linear(f"{lead}transform.dense", hidden, hidden, "head", bias=True),
+            *norm(f"{lead}transform.LayerNorm", hidden, "layer"),
+        )
+    )
     head = () if bare else linear(f"{lead}decoder", size.vocab, hidden, "head", bias=True, split="vocab")
     tie = tied(cfg, True) and not bare
-    shape = assemble(cfg, size, (one,), (0,) * size.layers, tie=tie, norm_kind="layer", final_norm="",
-                     prefix="deberta.", embed="deberta.embeddings.word_embeddings", extra_embedding=extra,
-                     extra_final=final, layer_prefix="deberta.encoder.layer.{i}.", embedding_dropout=drop)
+    shape = assemble(
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tie,
+        norm_kind="layer",
+        final_norm="",
+        prefix="deberta.",
+        embed="deberta.embeddings.word_embeddings",
+        extra_embedding=extra,
+        extra_final=final,
+        layer_prefix="deberta.encoder.layer.{i}.",
+        embedding_dropout=drop,
+    )
     return _finish(shape, head, tie=tie)
 
 
@@ -237,14 +367,28 @@ def modernbert(cfg: Config) -> ModelShape:
     step, local = cfg.integer("global_attn_every_n_layers", high=4096), cfg.integer("local_attention")
     bias, mlp_bias, norm_bias = cfg.flag("attention_bias"), cfg.flag("mlp_bias"), cfg.flag("norm_bias")
     kind: NormKind = "layer"
-    mlp = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, fused_gate_up=True, bias=mlp_bias,
-                   activation=activation(cfg, "hidden_activation", default="gelu"))
+    mlp = DenseMlp(
+        width=cfg.integer("intermediate_size"),
+        gated=True,
+        fused_gate_up=True,
+        bias=mlp_bias,
+        activation=activation(cfg, "hidden_activation", default="gelu"),
+    )
 
     def make(first: bool, near: bool) -> Block:
-        mixer = bidirectional(cfg, size, bias=bias, rotary="full", window=local if near else None, fused=True,
-                              dropout=cfg.number("attention_dropout", default=0.0, high=1.0))
-        tensors = (*attention(mixer, hidden, AttentionNames(qkv="attn.Wqkv", o="attn.Wo"), out_bias=bias),
-                   *dense_mlp(mlp, hidden, MlpNames(gate_up="mlp.Wi", down="mlp.Wo")))
+        mixer = bidirectional(
+            cfg,
+            size,
+            bias=bias,
+            rotary="full",
+            window=local if near else None,
+            fused=True,
+            dropout=cfg.number("attention_dropout", default=0.0, high=1.0),
+        )
+        tensors = (
+            *attention(mixer, hidden, AttentionNames(qkv="attn.Wqkv", o="attn.Wo"), out_bias=bias),
+            *dense_mlp(mlp, hidden, MlpNames(gate_up="mlp.Wi", down="mlp.Wo")),
+        )
         names = ("mlp_norm",) if first else ("attn_norm", "mlp_norm")
         return block(mixer, mlp, tensors, names, hidden, kind, norm_bias=norm_bias)
 
@@ -254,11 +398,23 @@ def modernbert(cfg: Config) -> ModelShape:
     if not bare:
         final += linear("head.dense", hidden, hidden, "head", bias=cfg.flag("classifier_bias"))
         final += norm("head.norm", hidden, kind, bias=norm_bias)
-    head = () if bare else linear("decoder", size.vocab, hidden, "head", bias=cfg.flag("decoder_bias", default=True),
-                                  split="vocab")
+    head = (
+        ()
+        if bare
+        else linear("decoder", size.vocab, hidden, "head", bias=cfg.flag("decoder_bias", default=True), split="vocab")
+    )
     tie = tied(cfg, True) and not bare
     shape = assemble(
-        cfg, size, blocks, order, tie=tie, norm_kind=kind, final_norm="", embed="model.embeddings.tok_embeddings",
-        extra_embedding=norm("model.embeddings.norm", hidden, kind, bias=norm_bias), extra_final=final,
-        embedding_dropout=cfg.number("embedding_dropout", default=0.0, high=1.0))
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tie,
+        norm_kind=kind,
+        final_norm="",
+        embed="model.embeddings.tok_embeddings",
+        extra_embedding=norm("model.embeddings.norm", hidden, kind, bias=norm_bias),
+        extra_final=final,
+        embedding_dropout=cfg.number("embedding_dropout", default=0.0, high=1.0),
+    )
     return _finish(shape, head, tie=tie).model_copy(update={"final_norm": kind})

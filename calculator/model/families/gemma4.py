@@ -24,8 +24,7 @@ from calculator.model.decoder import LAYER_WORDS, Sizes, activation, assemble, s
 from calculator.model.shape import Attention, Block, DenseMlp, ModelShape, MoeMlp
 from calculator.model.sparse import experts
 
-NORMS = (
-    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
 WORDS = {k: v for k, v in LAYER_WORDS.items() if v in ("full", "window")}
 MOE_NAMES = MoeNames(router="router.proj", gate_up="experts.gate_up_proj!", down="experts.down_proj!")
 
@@ -53,26 +52,45 @@ def gemma4_text(cfg: Config) -> ModelShape:
         # the wide layers' own KV heads count only where K and V are one projection
         kv = wide_kv if far and k_eq_v else size.kv_heads
         mixer = Attention(
-            heads=size.heads, kv_heads=kv, head_dim=head, v_head_dim=head, window=None if far else window,
-            shares_kv=shares, k_eq_v=k_eq_v and far, qk_norm="head", bias=bias, rotary="partial" if far else "full",
-            dropout=dropout)
+            heads=size.heads,
+            kv_heads=kv,
+            head_dim=head,
+            v_head_dim=head,
+            window=None if far else window,
+            shares_kv=shares,
+            k_eq_v=k_eq_v and far,
+            qk_norm="head",
+            bias=bias,
+            rotary="partial" if far else "full",
+            dropout=dropout,
+        )
         mlp = DenseMlp(width=width * 2 if doubled and shares else width, gated=True, activation=act)
         tensors: Tensors = (
-            *attention(mixer, size.hidden, out_bias=bias, no_kv=shares), *dense_mlp(mlp, size.hidden),
-            *_per_layer_tensors(per_layer, size.hidden))
+            *attention(mixer, size.hidden, out_bias=bias, no_kv=shares),
+            *dense_mlp(mlp, size.hidden),
+            *_per_layer_tensors(per_layer, size.hidden),
+        )
         names: tuple[str, ...] = NORMS
         if moe is not None:
             tensors += moe_mlp(moe, size.hidden, MOE_NAMES)
-            tensors += (vector("router.scale", size.hidden, "router", kind="other"),
-                        vector("router.per_expert_scale", moe.experts, "router", kind="other"))
+            tensors += (
+                vector("router.scale", size.hidden, "router", kind="other"),
+                vector("router.per_expert_scale", moe.experts, "router", kind="other"),
+            )
             names += ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
         return block(mixer, moe or mlp, tensors, names, size.hidden, "rms")
 
     shared_from = size.layers - sharing
     blocks, order = stack([(kind, i >= shared_from) for i, kind in enumerate(kinds)], make)
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), final_softcap=cfg.has("final_logit_softcapping"),
-        extra_embedding=_per_layer_tables(cfg, size, per_layer))
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        final_softcap=cfg.has("final_logit_softcapping"),
+        extra_embedding=_per_layer_tables(cfg, size, per_layer),
+    )
 
 
 def _experts(cfg: Config, width: int) -> MoeMlp | None:
@@ -80,8 +98,13 @@ def _experts(cfg: Config, width: int) -> MoeMlp | None:
     if not cfg.flag("enable_moe_block"):
         cfg.ignore("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size")
         return None
-    moe = experts(cfg, act="gelu_tanh", keys=("num_experts",), top_k=("top_k_experts",),
-                  width=("moe_intermediate_size", "expert_intermediate_size"))
+    moe = experts(
+        cfg,
+        act="gelu_tanh",
+        keys=("num_experts",),
+        top_k=("top_k_experts",),
+        width=("moe_intermediate_size", "expert_intermediate_size"),
+    )
     return moe.model_copy(update={"dense_width": width})
 
 
@@ -89,8 +112,10 @@ def _per_layer_tensors(width: int, hidden: int) -> Tensors:
     if not width:
         return ()
     return (
-        *linear("per_layer_input_gate", width, hidden, "mlp"), *linear("per_layer_projection", hidden, width, "mlp"),
-        *norm("post_per_layer_input_norm", hidden))
+        *linear("per_layer_input_gate", width, hidden, "mlp"),
+        *linear("per_layer_projection", hidden, width, "mlp"),
+        *norm("post_per_layer_input_norm", hidden),
+    )
 
 
 def _per_layer_tables(cfg: Config, size: Sizes, width: int) -> Tensors:
@@ -103,4 +128,5 @@ def _per_layer_tables(cfg: Config, size: Sizes, width: int) -> Tensors:
     return (
         table("model.embed_tokens_per_layer.weight", rows, total),
         *linear("model.per_layer_model_projection", total, size.hidden, "embedding"),
-        *norm("model.per_layer_projection_norm", width))
+        *norm("model.per_layer_projection_norm", width),
+    )

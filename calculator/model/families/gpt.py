@@ -15,16 +15,40 @@ from calculator.model.shape import Activation, Attention, Block, DenseMlp, Model
 def n_embd_sizes(cfg: Config) -> Sizes:
     """GPT-2's key names; no grouped heads, no head size of its own."""
     return sizes(
-        cfg, hidden=("n_embd", "hidden_size"), layers=("n_layer", "num_hidden_layers"),
-        heads=("n_head", "num_attention_heads"), kv=(), head_dim=())
+        cfg,
+        hidden=("n_embd", "hidden_size"),
+        layers=("n_layer", "num_hidden_layers"),
+        heads=("n_head", "num_attention_heads"),
+        kv=(),
+        head_dim=(),
+    )
 
 
-def multi_head(cfg: Config, size: Sizes, *, fused: bool, bias: bool, dropout: float, rotary: str = "none",
-               rotary_dim: int | None = None, qk_norm: str = "none") -> Attention:
-    return Attention.model_validate({
-        "heads": size.heads, "kv_heads": size.kv_heads, "head_dim": size.head_dim, "v_head_dim": size.head_dim,
-        "bias": bias, "fused_qkv": fused, "rotary": rotary, "rotary_dim": rotary_dim,
-        "dropout": dropout, "qk_norm": qk_norm})
+def multi_head(
+    cfg: Config,
+    size: Sizes,
+    *,
+    fused: bool,
+    bias: bool,
+    dropout: float,
+    rotary: str = "none",
+    rotary_dim: int | None = None,
+    qk_norm: str = "none",
+) -> Attention:
+    return Attention.model_validate(
+        {
+            "heads": size.heads,
+            "kv_heads": size.kv_heads,
+            "head_dim": size.head_dim,
+            "v_head_dim": size.head_dim,
+            "bias": bias,
+            "fused_qkv": fused,
+            "rotary": rotary,
+            "rotary_dim": rotary_dim,
+            "dropout": dropout,
+            "qk_norm": qk_norm,
+        }
+    )
 
 
 def probability(cfg: Config, *keys: str, default: float = 0.0) -> float:
@@ -37,16 +61,28 @@ def n_inner(cfg: Config, size: Sizes, *keys: str) -> int:
 
 
 def uniform(
-    cfg: Config, size: Sizes, mixer: Attention, mlp: DenseMlp, names: AttentionNames, mlp_names: MlpNames,
-    norm_names: tuple[str, ...], *, out_bias: bool, norm_kind: NormKind = "layer", norm_bias: bool | None = None,
-    parallel: bool = False, dropout: float = 0.0,
+    cfg: Config,
+    size: Sizes,
+    mixer: Attention,
+    mlp: DenseMlp,
+    names: AttentionNames,
+    mlp_names: MlpNames,
+    norm_names: tuple[str, ...],
+    *,
+    out_bias: bool,
+    norm_kind: NormKind = "layer",
+    norm_bias: bool | None = None,
+    parallel: bool = False,
+    dropout: float = 0.0,
 ) -> tuple[tuple[Block, ...], tuple[int, ...]]:
     """Every layer the same."""
     tensors = (
         *attention(mixer, size.hidden, names, out_bias=out_bias, norm_kind=norm_kind),
-        *dense_mlp(mlp, size.hidden, mlp_names))
-    one = block(mixer, mlp, tensors, norm_names, size.hidden, norm_kind, parallel=parallel, dropout=dropout,
-                norm_bias=norm_bias)
+        *dense_mlp(mlp, size.hidden, mlp_names),
+    )
+    one = block(
+        mixer, mlp, tensors, norm_names, size.hidden, norm_kind, parallel=parallel, dropout=dropout, norm_bias=norm_bias
+    )
     return (one,), (0,) * size.layers
 
 
@@ -64,13 +100,30 @@ def gpt2(cfg: Config) -> ModelShape:
     mixer = multi_head(cfg, size, fused=True, bias=True, dropout=probability(cfg, "attn_pdrop", default=0.1))
     mlp = plain(cfg, n_inner(cfg, size), "activation_function", default="gelu_new")
     blocks, order = uniform(
-        cfg, size, mixer, mlp, GPT2_NAMES, GPT2_MLP, ("ln_1", "ln_2"), out_bias=True,
-        dropout=probability(cfg, "resid_pdrop", default=0.1))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        GPT2_NAMES,
+        GPT2_MLP,
+        ("ln_1", "ln_2"),
+        out_bias=True,
+        dropout=probability(cfg, "resid_pdrop", default=0.1),
+    )
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="transformer.ln_f",
-        embed="transformer.wte", prefix="transformer.", layer_prefix="transformer.h.{i}.",
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        final_norm="transformer.ln_f",
+        embed="transformer.wte",
+        prefix="transformer.",
+        layer_prefix="transformer.h.{i}.",
         extra_embedding=(table("transformer.wpe.weight", positions, size.hidden, split="none"),),
-        embedding_dropout=probability(cfg, "embd_pdrop", default=0.1))
+        embedding_dropout=probability(cfg, "embd_pdrop", default=0.1),
+    )
 
 
 def gpt_bigcode(cfg: Config) -> ModelShape:
@@ -81,13 +134,30 @@ def gpt_bigcode(cfg: Config) -> ModelShape:
     mixer = multi_head(cfg, size, fused=True, bias=True, dropout=probability(cfg, "attn_pdrop", default=0.1))
     mlp = plain(cfg, n_inner(cfg, size), "activation_function", default="gelu_tanh")
     blocks, order = uniform(
-        cfg, size, mixer, mlp, GPT2_NAMES, GPT2_MLP, ("ln_1", "ln_2"), out_bias=True,
-        dropout=probability(cfg, "resid_pdrop", default=0.1))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        GPT2_NAMES,
+        GPT2_MLP,
+        ("ln_1", "ln_2"),
+        out_bias=True,
+        dropout=probability(cfg, "resid_pdrop", default=0.1),
+    )
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="transformer.ln_f",
-        embed="transformer.wte", prefix="transformer.", layer_prefix="transformer.h.{i}.",
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        final_norm="transformer.ln_f",
+        embed="transformer.wte",
+        prefix="transformer.",
+        layer_prefix="transformer.h.{i}.",
         extra_embedding=(table("transformer.wpe.weight", positions, size.hidden, split="none"),),
-        embedding_dropout=probability(cfg, "embd_pdrop", default=0.1))
+        embedding_dropout=probability(cfg, "embd_pdrop", default=0.1),
+    )
 
 
 def openai_gpt(cfg: Config) -> ModelShape:
@@ -97,13 +167,30 @@ def openai_gpt(cfg: Config) -> ModelShape:
     mixer = multi_head(cfg, size, fused=True, bias=True, dropout=probability(cfg, "attn_pdrop", default=0.1))
     mlp = plain(cfg, 4 * size.hidden, "afn", default="gelu_new")
     blocks, order = uniform(
-        cfg, size, mixer, mlp, GPT2_NAMES, GPT2_MLP, ("ln_1", "ln_2"), out_bias=True,
-        dropout=probability(cfg, "resid_pdrop", default=0.1))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        GPT2_NAMES,
+        GPT2_MLP,
+        ("ln_1", "ln_2"),
+        out_bias=True,
+        dropout=probability(cfg, "resid_pdrop", default=0.1),
+    )
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="",
-        embed="transformer.tokens_embed", prefix="transformer.", layer_prefix="transformer.h.{i}.",
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        final_norm="",
+        embed="transformer.tokens_embed",
+        prefix="transformer.",
+        layer_prefix="transformer.h.{i}.",
         extra_embedding=(table("transformer.positions_embed.weight", positions, size.hidden, split="none"),),
-        embedding_dropout=probability(cfg, "embd_pdrop", default=0.1))
+        embedding_dropout=probability(cfg, "embd_pdrop", default=0.1),
+    )
 
 
 def gptj(cfg: Config) -> ModelShape:
@@ -119,17 +206,42 @@ def _gptj(cfg: Config, fused: bool) -> ModelShape:
     size = n_embd_sizes(cfg)
     turned = cfg.optional_int("rotary_dim")
     mixer = multi_head(
-        cfg, size, fused=fused, bias=False, dropout=probability(cfg, "attn_pdrop"),
-        rotary="partial" if turned else "full", rotary_dim=turned)
+        cfg,
+        size,
+        fused=fused,
+        bias=False,
+        dropout=probability(cfg, "attn_pdrop"),
+        rotary="partial" if turned else "full",
+        rotary_dim=turned,
+    )
     mlp = plain(cfg, n_inner(cfg, size), "activation_function", default="gelu_new")
     names = AttentionNames("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj", "attn.qkv_proj")
     blocks, order = uniform(
-        cfg, size, mixer, mlp, names, MlpNames(up="mlp.fc_in", down="mlp.fc_out"), ("ln_1",), out_bias=False,
-        parallel=True, dropout=probability(cfg, "resid_pdrop"))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        names,
+        MlpNames(up="mlp.fc_in", down="mlp.fc_out"),
+        ("ln_1",),
+        out_bias=False,
+        parallel=True,
+        dropout=probability(cfg, "resid_pdrop"),
+    )
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, False), norm_kind="layer", final_norm="transformer.ln_f",
-        embed="transformer.wte", prefix="transformer.", layer_prefix="transformer.h.{i}.", head_bias=True,
-        embedding_dropout=probability(cfg, "embd_pdrop"))
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, False),
+        norm_kind="layer",
+        final_norm="transformer.ln_f",
+        embed="transformer.wte",
+        prefix="transformer.",
+        layer_prefix="transformer.h.{i}.",
+        head_bias=True,
+        embedding_dropout=probability(cfg, "embd_pdrop"),
+    )
 
 
 def gpt_neox(cfg: Config) -> ModelShape:
@@ -137,40 +249,86 @@ def gpt_neox(cfg: Config) -> ModelShape:
     bias = cfg.flag("attention_bias", default=True)
     share = cfg.number("rotary_pct", "partial_rotary_factor", default=0.25)
     mixer = multi_head(
-        cfg, size, fused=True, bias=bias, dropout=probability(cfg, "attention_dropout", "attention_probs_dropout_prob"),
-        rotary="full" if share >= 1 else "partial", rotary_dim=int(size.head_dim * share))
+        cfg,
+        size,
+        fused=True,
+        bias=bias,
+        dropout=probability(cfg, "attention_dropout", "attention_probs_dropout_prob"),
+        rotary="full" if share >= 1 else "partial",
+        rotary_dim=int(size.head_dim * share),
+    )
     mlp = plain(cfg, cfg.integer("intermediate_size"), default="gelu")
     blocks, order = uniform(
-        cfg, size, mixer, mlp, AttentionNames(qkv="attention.query_key_value", o="attention.dense"),
-        MlpNames(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"), ("input_layernorm", "post_attention_layernorm"),
-        out_bias=bias, parallel=cfg.flag("use_parallel_residual", default=True),
-        dropout=probability(cfg, "hidden_dropout", "hidden_dropout_prob"))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        AttentionNames(qkv="attention.query_key_value", o="attention.dense"),
+        MlpNames(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"),
+        ("input_layernorm", "post_attention_layernorm"),
+        out_bias=bias,
+        parallel=cfg.flag("use_parallel_residual", default=True),
+        dropout=probability(cfg, "hidden_dropout", "hidden_dropout_prob"),
+    )
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, False), norm_kind="layer", final_norm="gpt_neox.final_layer_norm",
-        embed="gpt_neox.embed_in", head="embed_out", prefix="gpt_neox.", layer_prefix="gpt_neox.layers.{i}.")
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, False),
+        norm_kind="layer",
+        final_norm="gpt_neox.final_layer_norm",
+        embed="gpt_neox.embed_in",
+        head="embed_out",
+        prefix="gpt_neox.",
+        layer_prefix="gpt_neox.layers.{i}.",
+    )
 
 
 def bloom(cfg: Config) -> ModelShape:
-    size = sizes(cfg, hidden=("hidden_size", "n_embed"), layers=("n_layer", "num_hidden_layers"),
-                 heads=("num_attention_heads", "n_head"), kv=(), head_dim=())
+    size = sizes(
+        cfg,
+        hidden=("hidden_size", "n_embed"),
+        layers=("n_layer", "num_hidden_layers"),
+        heads=("num_attention_heads", "n_head"),
+        kv=(),
+        head_dim=(),
+    )
     mixer = multi_head(cfg, size, fused=True, bias=True, dropout=probability(cfg, "attention_dropout"))
     mlp = plain(cfg, 4 * size.hidden, default="gelu_new")
     cfg.ignore("n_inner")
     blocks, order = uniform(
-        cfg, size, mixer, mlp, AttentionNames(qkv="self_attention.query_key_value", o="self_attention.dense"),
-        MlpNames(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"), ("input_layernorm", "post_attention_layernorm"),
-        out_bias=True, dropout=probability(cfg, "hidden_dropout"))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        AttentionNames(qkv="self_attention.query_key_value", o="self_attention.dense"),
+        MlpNames(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"),
+        ("input_layernorm", "post_attention_layernorm"),
+        out_bias=True,
+        dropout=probability(cfg, "hidden_dropout"),
+    )
     embedding_norm = norm("transformer.word_embeddings_layernorm", size.hidden, "layer")
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="transformer.ln_f",
-        embed="transformer.word_embeddings", prefix="transformer.", layer_prefix="transformer.h.{i}.",
-        extra_embedding=embedding_norm)
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        final_norm="transformer.ln_f",
+        embed="transformer.word_embeddings",
+        prefix="transformer.",
+        layer_prefix="transformer.h.{i}.",
+        extra_embedding=embedding_norm,
+    )
 
 
 def falcon(cfg: Config) -> ModelShape:
     """``new_decoder_architecture``: ``num_kv_heads`` counts and there are two norms; else ``multi_query`` means one."""
-    size = sizes(cfg, layers=("num_hidden_layers", "n_layer"), heads=("num_attention_heads", "n_head"), kv=(),
-                 head_dim=())
+    size = sizes(
+        cfg, layers=("num_hidden_layers", "n_layer"), heads=("num_attention_heads", "n_head"), kv=(), head_dim=()
+    )
     new = cfg.flag("new_decoder_architecture")
     if new:
         kv = cfg.integer("num_kv_heads", "n_head_kv", default=size.heads)
@@ -182,8 +340,13 @@ def falcon(cfg: Config) -> ModelShape:
     bias = cfg.flag("bias")
     parallel = cfg.flag("parallel_attn", default=True)
     mixer = multi_head(
-        cfg, size, fused=True, bias=bias, dropout=probability(cfg, "attention_dropout"),
-        rotary="none" if cfg.flag("alibi") else "full")
+        cfg,
+        size,
+        fused=True,
+        bias=bias,
+        dropout=probability(cfg, "attention_dropout"),
+        rotary="none" if cfg.flag("alibi") else "full",
+    )
     mlp = plain(cfg, cfg.optional_int("ffn_hidden_size") or 4 * size.hidden, "activation", default="gelu", bias=bias)
     if new:
         two = cfg.integer("num_ln_in_parallel_attn", default=2, low=1, high=2, silent=True) == 2
@@ -191,36 +354,78 @@ def falcon(cfg: Config) -> ModelShape:
     else:
         norm_names = ("input_layernorm",) if parallel else ("input_layernorm", "post_attention_layernorm")
     blocks, order = uniform(
-        cfg, size, mixer, mlp, AttentionNames(qkv="self_attention.query_key_value", o="self_attention.dense"),
-        MlpNames(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"), norm_names, out_bias=bias, parallel=parallel,
-        dropout=probability(cfg, "hidden_dropout"))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        AttentionNames(qkv="self_attention.query_key_value", o="self_attention.dense"),
+        MlpNames(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"),
+        norm_names,
+        out_bias=bias,
+        parallel=parallel,
+        dropout=probability(cfg, "hidden_dropout"),
+    )
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="transformer.ln_f",
-        embed="transformer.word_embeddings", prefix="transformer.", layer_prefix="transformer.h.{i}.")
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        final_norm="transformer.ln_f",
+        embed="transformer.word_embeddings",
+        prefix="transformer.",
+        layer_prefix="transformer.h.{i}.",
+    )
 
 
 def mpt(cfg: Config) -> ModelShape:
     """ALiBi, no bias anywhere (``no_bias``), LayerNorms without bias."""
-    size = sizes(cfg, hidden=("d_model", "hidden_size"), layers=("n_layers", "num_hidden_layers"),
-                 heads=("n_heads", "num_attention_heads"), kv=(), head_dim=())
+    size = sizes(
+        cfg,
+        hidden=("d_model", "hidden_size"),
+        layers=("n_layers", "num_hidden_layers"),
+        heads=("n_heads", "num_attention_heads"),
+        kv=(),
+        head_dim=(),
+    )
     inner = cfg.sub("attn_config")
     if inner is not None:
         kv = inner.optional_int("kv_n_heads") or size.heads
         size = size._replace(kv_heads=kv)
         inner.divide("kv_n_heads", size.heads, kv)
     bias = not cfg.flag("no_bias", default=True)
-    mixer = multi_head(cfg, size, fused=True, bias=bias,
-                       dropout=probability(inner, "attn_pdrop") if inner is not None else 0.0)
+    mixer = multi_head(
+        cfg, size, fused=True, bias=bias, dropout=probability(inner, "attn_pdrop") if inner is not None else 0.0
+    )
     width = cfg.integer("expansion_ratio", default=4, high=64) * size.hidden
     mlp = plain(cfg, width, "activation", default="gelu", bias=bias)
     blocks, order = uniform(
-        cfg, size, mixer, mlp, AttentionNames(qkv="attn.Wqkv", o="attn.out_proj"),
-        MlpNames(up="ffn.up_proj", down="ffn.down_proj"), ("norm_1", "norm_2"), out_bias=bias, norm_bias=bias,
-        dropout=probability(cfg, "resid_pdrop"))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        AttentionNames(qkv="attn.Wqkv", o="attn.out_proj"),
+        MlpNames(up="ffn.up_proj", down="ffn.down_proj"),
+        ("norm_1", "norm_2"),
+        out_bias=bias,
+        norm_bias=bias,
+        dropout=probability(cfg, "resid_pdrop"),
+    )
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", norm_bias=bias,
-        final_norm="transformer.norm_f", embed="transformer.wte", prefix="transformer.",
-        layer_prefix="transformer.blocks.{i}.", embedding_dropout=probability(cfg, "emb_pdrop"))
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        norm_bias=bias,
+        final_norm="transformer.norm_f",
+        embed="transformer.wte",
+        prefix="transformer.",
+        layer_prefix="transformer.blocks.{i}.",
+        embedding_dropout=probability(cfg, "emb_pdrop"),
+    )
 
 
 def opt(cfg: Config) -> ModelShape:
@@ -236,30 +441,60 @@ def opt(cfg: Config) -> ModelShape:
     mixer = multi_head(cfg, size, fused=False, bias=bias, dropout=probability(cfg, "attention_dropout"))
     mlp = plain(cfg, cfg.integer("ffn_dim"), "activation_function", default="relu", bias=bias)
     blocks, order = uniform(
-        cfg, size, mixer, mlp, AttentionNames(o="self_attn.out_proj"), MlpNames(up="fc1", down="fc2"),
-        ("self_attn_layer_norm", "final_layer_norm"), out_bias=bias, norm_kind=norm_kind,
-        dropout=probability(cfg, "dropout", default=0.1))
+        cfg,
+        size,
+        mixer,
+        mlp,
+        AttentionNames(o="self_attn.out_proj"),
+        MlpNames(up="fc1", down="fc2"),
+        ("self_attn_layer_norm", "final_layer_norm"),
+        out_bias=bias,
+        norm_kind=norm_kind,
+        dropout=probability(cfg, "dropout", default=0.1),
+    )
     extra = [table("model.decoder.embed_positions.weight", positions, size.hidden, split="none")]
     ends: Tensors = ()
     if width != size.hidden:
         extra += linear("model.decoder.project_in", size.hidden, width, "embedding")
         ends = linear("model.decoder.project_out", width, size.hidden, "embedding")
     return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), norm_kind=norm_kind,
-        final_norm="model.decoder.final_layer_norm" if final else "", embed="model.decoder.embed_tokens",
-        prefix="model.decoder.", layer_prefix="model.decoder.layers.{i}.", extra_embedding=extra, extra_final=ends,
-        embed_width=width)
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind=norm_kind,
+        final_norm="model.decoder.final_layer_norm" if final else "",
+        embed="model.decoder.embed_tokens",
+        prefix="model.decoder.",
+        layer_prefix="model.decoder.layers.{i}.",
+        extra_embedding=extra,
+        extra_final=ends,
+        embed_width=width,
+    )
 
 
 def xglm(cfg: Config) -> ModelShape:
     """Sinusoidal positions, which are computed and not stored."""
-    size = sizes(cfg, hidden=("d_model", "hidden_size"), layers=("num_layers", "num_hidden_layers"),
-                 heads=("attention_heads", "num_attention_heads"), kv=(), head_dim=())
+    size = sizes(
+        cfg,
+        hidden=("d_model", "hidden_size"),
+        layers=("num_layers", "num_hidden_layers"),
+        heads=("attention_heads", "num_attention_heads"),
+        kv=(),
+        head_dim=(),
+    )
     mixer = multi_head(cfg, size, fused=False, bias=True, dropout=probability(cfg, "attention_dropout", default=0.1))
     mlp = plain(cfg, cfg.integer("ffn_dim"), "activation_function", default="gelu")
     blocks, order = uniform(
-        cfg, size, mixer, mlp, AttentionNames(o="self_attn.out_proj"), MlpNames(up="fc1", down="fc2"),
-        ("self_attn_layer_norm", "final_layer_norm"), out_bias=True,
-        dropout=probability(cfg, "dropout", default=0.1))
-    return assemble(
-        cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="model.layer_norm")
+        cfg,
+        size,
+        mixer,
+        mlp,
+        AttentionNames(o="self_attn.out_proj"),
+        MlpNames(up="fc1", down="fc2"),
+        ("self_attn_layer_norm", "final_layer_norm"),
+        out_bias=True,
+        dropout=probability(cfg, "dropout", default=0.1),
+    )
+    return assemble(cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="model.layer_norm")

@@ -60,40 +60,66 @@ def _qwen_hybrid(cfg: Config, *, joined: bool) -> ModelShape:
     """Gated delta nets with a gated full-attention layer at every fourth place; dense or with experts."""
     size = sizes(cfg, kv_required=True, head_dim_default=256)
     interval = cfg.integer("full_attention_interval", default=4, high=MAX_LAYERS, silent=True)
-    kinds = cfg.layer_kinds("layer_types", LINEAR_WORDS, size.layers,
-                            default=every(interval, size.layers, "linear", "full"))
+    kinds = cfg.layer_kinds(
+        "layer_types", LINEAR_WORDS, size.layers, default=every(interval, size.layers, "linear", "full")
+    )
     mixer = read_gated_delta(cfg)
     bias = cfg.flag("attention_bias")
     act = activation(cfg, default="silu")
     cfg.ignore("use_sliding_window", "sliding_window", "max_window_layers")
+    if cfg.has("moe_intermediate_size") and not cfg.has("num_experts"):
+        raise cfg.missing("num_experts")
     has_experts = cfg.has("num_experts") and cfg.integer("num_experts", low=0, high=65_536) > 0
     sparse = sparse_layers(cfg, size.layers) if has_experts else (False,) * size.layers
-    moe = experts(cfg, act=act, shared_width=("shared_expert_intermediate_size",), shared_gate=True) \
-        if has_experts else None
+    moe = (
+        experts(cfg, act=act, shared_width=("shared_expert_intermediate_size",), shared_gate=True)
+        if has_experts
+        else None
+    )
     if all(sparse):
         cfg.ignore("intermediate_size")
         dense = None
     else:
         dense = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, activation=act)
     full = Attention(
-        heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim, v_head_dim=size.head_dim, qk_norm="head",
-        bias=bias, output_gate=True, rotary="partial", dropout=cfg.number("attention_dropout", default=0.0, high=1.0))
+        heads=size.heads,
+        kv_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        v_head_dim=size.head_dim,
+        qk_norm="head",
+        bias=bias,
+        output_gate=True,
+        rotary="partial",
+        dropout=cfg.number("attention_dropout", default=0.0, high=1.0),
+    )
 
     def make(word: str, is_sparse: bool) -> Block:
-        tensors = attention(full, size.hidden, out_bias=bias) if word == "full" else \
-            gated_delta(mixer, size.hidden, joined=joined)
+        tensors = (
+            attention(full, size.hidden, out_bias=bias)
+            if word == "full"
+            else gated_delta(mixer, size.hidden, joined=joined)
+        )
         mlp: Mlp | None = moe if is_sparse else dense
         assert mlp is not None
-        tensors += moe_mlp(mlp, size.hidden, QWEN_NAMES) if isinstance(mlp, MoeMlp) else \
-            dense_mlp(mlp, size.hidden) if isinstance(mlp, DenseMlp) else ()
+        tensors += (
+            moe_mlp(mlp, size.hidden, QWEN_NAMES)
+            if isinstance(mlp, MoeMlp)
+            else dense_mlp(mlp, size.hidden)
+            if isinstance(mlp, DenseMlp)
+            else ()
+        )
         return block(full if word == "full" else mixer, mlp, tensors, PRE, size.hidden, "rms_unit_offset")
 
     blocks, order = stack(list(zip(kinds, sparse, strict=True)), make)
     count = mtp_layers(cfg, "mtp_num_hidden_layers", "num_nextn_predict_layers")
-    mtp = joined_mtp(size, make("full", sparse[-1]), count,
-                     dedicated=cfg.flag("mtp_use_dedicated_embeddings")) if count else ()
-    return assemble(cfg, size, blocks, order, tie=tied(cfg, False), norm_kind="rms_unit_offset", mtp=mtp,
-                    mtp_layers=count)
+    mtp = (
+        joined_mtp(size, make("full", sparse[-1]), count, dedicated=cfg.flag("mtp_use_dedicated_embeddings"))
+        if count
+        else ()
+    )
+    return assemble(
+        cfg, size, blocks, order, tie=tied(cfg, False), norm_kind="rms_unit_offset", mtp=mtp, mtp_layers=count
+    )
 
 
 def minimax(cfg: Config) -> ModelShape:
@@ -105,19 +131,33 @@ def minimax(cfg: Config) -> ModelShape:
         cfg.ignore("layer_types")
     else:
         kinds = cfg.layer_kinds("layer_types", LINEAR_WORDS, size.layers)
-    moe = experts(cfg, act=activation(cfg, default="silu"), width=("intermediate_size",),
-                  shared_width=("shared_intermediate_size",))
+    moe = experts(
+        cfg,
+        act=activation(cfg, default="silu"),
+        width=("intermediate_size",),
+        shared_width=("shared_intermediate_size",),
+    )
     if moe.shared_width:
         raise cfg.bad("shared_intermediate_size", "choice")
     cfg.ignore("sliding_window")
-    full = Attention(heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim, v_head_dim=size.head_dim,
-                     rotary="partial" if cfg.has("rotary_dim") else "full")
+    full = Attention(
+        heads=size.heads,
+        kv_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        v_head_dim=size.head_dim,
+        rotary="partial" if cfg.has("rotary_dim") else "full",
+    )
     state, state_tensors = lightning(size.heads, size.head_dim, size.hidden)
 
     def make(word: str) -> Block:
         tensors = attention(full, size.hidden) if word == "full" else state_tensors
-        return block(full if word == "full" else state, moe, (*tensors, *moe_mlp(moe, size.hidden, MIXTRAL_NAMES)),
-                     PRE, size.hidden)
+        return block(
+            full if word == "full" else state,
+            moe,
+            (*tensors, *moe_mlp(moe, size.hidden, MIXTRAL_NAMES)),
+            PRE,
+            size.hidden,
+        )
 
     blocks, order = stack([(k,) for k in kinds], make)
     return assemble(cfg, size, blocks, order, tie=tied(cfg, False))
@@ -135,18 +175,24 @@ def kimi_linear(cfg: Config) -> ModelShape:
     if full_layers is not None and sorted((*delta_layers, *full_layers)) != list(range(1, size.layers + 1)):
         raise inner.bad("kda_layers", "length")
     state = delta_attention_mixer(
-        inner.integer("num_heads", high=65_536), inner.integer("head_dim", high=65_536),
-        inner.integer("short_conv_kernel_size", default=4, high=1024))
+        inner.integer("num_heads", high=65_536),
+        inner.integer("head_dim", high=65_536),
+        inner.integer("short_conv_kernel_size", default=4, high=1024),
+    )
     latent = read_latent(cfg, size.heads)
     act = activation(cfg, default="silu")
     sparse = sparse_layers(cfg, size.layers)
-    moe = experts(cfg, act=act, top_k=("num_experts_per_token", "num_experts_per_tok"),
-                  shared_count=("num_shared_experts",))
+    moe = experts(
+        cfg, act=act, top_k=("num_experts_per_token", "num_experts_per_tok"), shared_count=("num_shared_experts",)
+    )
     dense = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, activation=act)
     names = MoeNames(
-        router="block_sparse_moe.gate", gate="block_sparse_moe.experts.{e}.w1",
-        up="block_sparse_moe.experts.{e}.w3", down="block_sparse_moe.experts.{e}.w2",
-        shared="block_sparse_moe.shared_experts")
+        router="block_sparse_moe.gate",
+        gate="block_sparse_moe.experts.{e}.w1",
+        up="block_sparse_moe.experts.{e}.w3",
+        down="block_sparse_moe.experts.{e}.w2",
+        shared="block_sparse_moe.shared_experts",
+    )
 
     def make(is_delta: bool, is_sparse: bool) -> Block:
         tensors = delta_attention(state, size.hidden) if is_delta else latent_attention(latent, size.hidden)
@@ -158,8 +204,7 @@ def kimi_linear(cfg: Config) -> ModelShape:
     return assemble(cfg, size, blocks, order, tie=tied(cfg, False))
 
 
-LFM2_ATTENTION = AttentionNames(
-    o="self_attn.out_proj", q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm")
+LFM2_ATTENTION = AttentionNames(o="self_attn.out_proj", q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm")
 LFM2_MLP = MlpNames("feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
 
 
@@ -191,15 +236,22 @@ def _lfm2(cfg: Config, dense: DenseMlp, moe: MoeMlp | None) -> ModelShape:
         kinds: tuple[str, ...] = tuple("full" if i in listed else "conv" for i in range(size.layers))
         cfg.ignore("layer_types")
     else:
+        if not cfg.has("layer_types"):
+            raise cfg.missing("layer_types", "full_attn_idxs")
         words = {k: v for k, v in LAYER_WORDS.items() if v in ("full", "conv")}
         kinds = cfg.layer_kinds("layer_types", words, size.layers)
     kernel = cfg.integer("conv_L_cache", high=1024)
     state, state_tensors = short_conv(size.hidden, kernel, bias=cfg.flag("conv_bias"))
-    full = Attention(heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim, v_head_dim=size.head_dim,
-                     qk_norm="head")
-    sparse = sparse_layers(cfg, size.layers) if moe is not None else (False,) * size.layers
-    names = MoeNames(router="feed_forward.gate", gate="feed_forward.experts.{e}.w1",
-                     up="feed_forward.experts.{e}.w3", down="feed_forward.experts.{e}.w2")
+    full = Attention(
+        heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim, v_head_dim=size.head_dim, qk_norm="head"
+    )
+    sparse = sparse_layers(cfg, size.layers, required="num_dense_layers") if moe is not None else (False,) * size.layers
+    names = MoeNames(
+        router="feed_forward.gate",
+        gate="feed_forward.experts.{e}.w1",
+        up="feed_forward.experts.{e}.w3",
+        down="feed_forward.experts.{e}.w2",
+    )
 
     def make(word: str, is_sparse: bool) -> Block:
         tensors = attention(full, size.hidden, LFM2_ATTENTION) if word == "full" else state_tensors
@@ -207,12 +259,23 @@ def _lfm2(cfg: Config, dense: DenseMlp, moe: MoeMlp | None) -> ModelShape:
             tensors += moe_mlp(moe, size.hidden, names)
         else:
             tensors += dense_mlp(dense, size.hidden, LFM2_MLP)
-        return block(full if word == "full" else state, moe if is_sparse and moe else dense, tensors,
-                     ("operator_norm", "ffn_norm"), size.hidden)
+        return block(
+            full if word == "full" else state,
+            moe if is_sparse and moe else dense,
+            tensors,
+            ("operator_norm", "ffn_norm"),
+            size.hidden,
+        )
 
     blocks, order = stack(list(zip(kinds, sparse, strict=True)), make)
-    return assemble(cfg, size, blocks, order, tie=tied(cfg, True, "tie_word_embeddings", "tie_embedding"),
-                    final_norm="model.embedding_norm")
+    return assemble(
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True, "tie_word_embeddings", "tie_embedding"),
+        final_norm="model.embedding_norm",
+    )
 
 
 def rwkv(cfg: Config) -> ModelShape:
@@ -222,8 +285,9 @@ def rwkv(cfg: Config) -> ModelShape:
     size = Sizes(hidden, layers, 1, 1, 1, cfg.integer("vocab_size"), context(cfg, "context_length"))
     attended = cfg.optional_int("attention_hidden_size") or hidden
     width = cfg.optional_int("intermediate_size") or 4 * hidden
-    mixer = StateMixer(variant="rwkv", conv_channels=2 * hidden, conv_kernel=1, state_elements=3 * attended,
-                       inner=attended)
+    mixer = StateMixer(
+        variant="rwkv", conv_channels=2 * hidden, conv_kernel=1, state_elements=3 * attended, inner=attended
+    )
     mlp = DenseMlp(width=width, gated=False, activation="relu2")
 
     def mix(prefix: str, part: str) -> Tensor:
@@ -234,16 +298,31 @@ def rwkv(cfg: Config) -> ModelShape:
             vector("attention.time_decay", attended, "ssm", kind="other"),
             vector("attention.time_first", attended, "ssm", kind="other"),
             *(mix("attention", p) for p in ("key", "value", "receptance")),
-            *(t for p in ("key", "value", "receptance")
-              for t in linear(f"attention.{p}", attended, hidden, "ssm", split="column")),
+            *(
+                t
+                for p in ("key", "value", "receptance")
+                for t in linear(f"attention.{p}", attended, hidden, "ssm", split="column")
+            ),
             *linear("attention.output", hidden, attended, "ssm", split="row"),
             *(mix("feed_forward", p) for p in ("key", "receptance")),
             *linear("feed_forward.key", width, hidden, "mlp", split="column"),
             *linear("feed_forward.receptance", hidden, hidden, "mlp"),
-            *linear("feed_forward.value", hidden, width, "mlp", split="row"))
+            *linear("feed_forward.value", hidden, width, "mlp", split="row"),
+        )
         norm_names = ("pre_ln", "ln1", "ln2") if first else ("ln1", "ln2")
         return block(mixer, mlp, tensors, norm_names, hidden, "layer")
 
     blocks, order = stack([(i == 0,) for i in range(layers)], make)
-    return assemble(cfg, size, blocks, order, tie=tied(cfg, False), norm_kind="layer", final_norm="rwkv.ln_out",
-                    embed="rwkv.embeddings", head="head", prefix="rwkv.", layer_prefix="rwkv.blocks.{i}.")
+    return assemble(
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, False),
+        norm_kind="layer",
+        final_norm="rwkv.ln_out",
+        embed="rwkv.embeddings",
+        head="head",
+        prefix="rwkv.",
+        layer_prefix="rwkv.blocks.{i}.",
+    )

@@ -25,7 +25,8 @@ def qwen2_5_omni(cfg: Config, readers: Readers) -> ModelShape:
     text = read_text(text_config(thinker), readers, {"qwen2_5_omni_text": "qwen2"})
     towers: list[Tower] = [
         audio.qwen2_5_omni(thinker.require_sub("audio_config", TOWERS["whisper"]), "thinker.audio_tower."),
-        qwen.qwen2_5_vl(thinker.require_sub("vision_config", TOWERS["qwen2_5_vl"]), "thinker.visual.", split_qkv=True)]
+        qwen.qwen2_5_vl(thinker.require_sub("vision_config", TOWERS["qwen2_5_vl"]), "thinker.visual.", split_qkv=True),
+    ]
     if _speaks(cfg):
         talker = cfg.require_sub("talker_config")
         small = readers["qwen2"](talker)
@@ -44,7 +45,8 @@ def qwen3_omni(cfg: Config, readers: Readers) -> ModelShape:
     text = read_text(text_config(thinker), readers, {"qwen3_omni_moe_text": "qwen3_moe"})
     towers: list[Tower] = [
         audio.qwen3_omni(thinker.require_sub("audio_config"), "thinker.audio_tower."),
-        qwen.qwen3_vl(thinker.require_sub("vision_config", TOWERS["qwen3_vl"]), "thinker.visual.", omni=True)]
+        qwen.qwen3_vl(thinker.require_sub("vision_config", TOWERS["qwen3_vl"]), "thinker.visual.", omni=True),
+    ]
     if _speaks(cfg):
         towers.append(_talker(cfg.require_sub("talker_config"), readers))
         towers.append(speech.code2wav(cfg.require_sub("code2wav_config")))
@@ -70,8 +72,10 @@ def _talker(cfg: Config, readers: Readers) -> Tower:
     parts.linear(f"{at}lm_head.{{i}}", predictor.vocab, predictor.hidden, bias=False, copies=groups - 1)
     bare, bare_predictor = (s.model_copy(update={"embedding": ()}) for s in (small, predictor))
     return speech.talker_tower(
-        parts, (*speech.flatten(bare, "model.", head=False),
-                *speech.flatten(bare_predictor, f"{at}model.", head=False)), small)
+        parts,
+        (*speech.flatten(bare, "model.", head=False), *speech.flatten(bare_predictor, f"{at}model.", head=False)),
+        small,
+    )
 
 
 OMNI = {"qwen2_5_omni": qwen2_5_omni, "qwen3_omni_moe": qwen3_omni}

@@ -28,8 +28,9 @@ from calculator.model.towers.layers import Parts
 
 
 def _feed_forward(cfg: Config) -> tuple[Activation, bool]:
-    """"gated-gelu" -> a gated MLP with the tanh form of GELU; "relu" -> a plain one."""
-    words = cfg.string("feed_forward_proj", default="relu").split("-")
+    """ "gated-gelu" -> a gated MLP with the tanh form of GELU; "relu" -> a plain one. mT5's class gates by default."""
+    default = "gated-gelu" if cfg.string("model_type", default="") == "mt5" else "relu"
+    words = cfg.string("feed_forward_proj", default=default).split("-")
     if words[-1] not in ACTIVATIONS or len(words) > 2 or (len(words) == 2 and words[0] != "gated"):
         raise cfg.bad("feed_forward_proj", "choice")
     name = "gelu_new" if words == ["gated", "gelu"] else words[-1]
@@ -68,22 +69,31 @@ def _t5(cfg: Config, *, encoder_attention: str = "SelfAttention", sparse: bool =
     decoder_layers = cfg.integer("num_decoder_layers", default=layers, high=MAX_LAYERS)
     heads, head_dim = cfg.integer("num_heads", high=65_536), cfg.integer("d_kv", high=65_536)
     buckets = cfg.integer("relative_attention_num_buckets", default=32, silent=True)
-    size = Sizes(hidden, decoder_layers, heads, heads, head_dim, cfg.integer("vocab_size"),
-                 context(cfg, "n_positions"))
+    size = Sizes(hidden, decoder_layers, heads, heads, head_dim, cfg.integer("vocab_size"), context(cfg, "n_positions"))
+    cfg.ignore("relative_attention_max_distance")
     act, gated = _feed_forward(cfg)
     drop = cfg.number("dropout_rate", default=0.1, high=1.0)
     dense = DenseMlp(width=cfg.integer("d_ff"), gated=gated, activation=act)
     moe = _switch_experts(cfg, dense, act) if sparse else None
 
     def attend(cross: bool, causal: bool) -> Attention:
-        return Attention(heads=heads, kv_heads=heads, head_dim=head_dim, v_head_dim=head_dim, causal=causal,
-                         cross=cross, rotary="none", dropout=drop)
+        return Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_dim=head_dim,
+            v_head_dim=head_dim,
+            causal=causal,
+            cross=cross,
+            rotary="none",
+            dropout=drop,
+        )
 
     def tensors_of(mixer: Attention, at: str, first: bool) -> Tensors:
         found = attention(mixer, hidden, AttentionNames(*(f"{at}.{part}" for part in ("q", "k", "v", "o"))))
         if first:
-            found += (table(f"{at}.relative_attention_bias.weight", buckets, heads, split="none",
-                            component="attention"),)
+            found += (
+                table(f"{at}.relative_attention_bias.weight", buckets, heads, split="none", component="attention"),
+            )
         return found
 
     def make(is_decoder: bool, first: bool, is_sparse: bool) -> Block:
@@ -96,13 +106,27 @@ def _t5(cfg: Config, *, encoder_attention: str = "SelfAttention", sparse: bool =
         if name == "TransientGlobalSelfAttention":
             tensors += norm(f"layer.0.{name}.global_input_layer_norm", hidden)
             if first:
-                tensors += (table(f"layer.0.{name}.global_relative_attention_bias.weight", buckets, heads,
-                                  split="none", component="attention"),)
+                tensors += (
+                    table(
+                        f"layer.0.{name}.global_relative_attention_bias.weight",
+                        buckets,
+                        heads,
+                        split="none",
+                        component="attention",
+                    ),
+                )
         last = 2 if is_decoder else 1
         mlp: Mlp = moe if is_sparse and moe is not None else dense
         tensors += _t5_mlp(mlp, hidden, f"layer.{last}.")
-        return block(mixer, mlp, tensors, tuple(f"layer.{i}.layer_norm" for i in range(last + 1)), hidden,
-                     dropout=drop, cross_attention=cross)
+        return block(
+            mixer,
+            mlp,
+            tensors,
+            tuple(f"layer.{i}.layer_norm" for i in range(last + 1)),
+            hidden,
+            dropout=drop,
+            cross_attention=cross,
+        )
 
     encoder_sparse = _sparse_layers(cfg, "encoder", layers) if sparse else (False,) * layers
     decoder_sparse = _sparse_layers(cfg, "decoder", decoder_layers) if sparse else (False,) * decoder_layers
@@ -110,19 +134,42 @@ def _t5(cfg: Config, *, encoder_attention: str = "SelfAttention", sparse: bool =
     kinds += [(True, i == 0, decoder_sparse[i]) for i in range(decoder_layers)]
     blocks, order = stack(kinds, make)
     shape = assemble(
-        cfg, size, blocks, order[layers:], tie=tied(cfg, True), embed="shared", final_norm="decoder.final_layer_norm",
-        prefix="decoder.", layer_prefix="decoder.block.{i}.",
-        extra_final=norm("encoder.final_layer_norm", hidden), embedding_dropout=drop, loss_upcast=False)
-    return shape.model_copy(update={
-        "kind": "encoder_decoder", "encoder_order": order[:layers], "encoder_layer_prefix": "encoder.block.{i}."})
+        cfg,
+        size,
+        blocks,
+        order[layers:],
+        tie=tied(cfg, True),
+        embed="shared",
+        final_norm="decoder.final_layer_norm",
+        prefix="decoder.",
+        layer_prefix="decoder.block.{i}.",
+        extra_final=norm("encoder.final_layer_norm", hidden),
+        embedding_dropout=drop,
+        loss_upcast=False,
+    )
+    return shape.model_copy(
+        update={
+            "kind": "encoder_decoder",
+            "encoder_order": order[:layers],
+            "encoder_layer_prefix": "encoder.block.{i}.",
+        }
+    )
 
 
 def _t5_mlp(mlp: Mlp, hidden: int, at: str) -> Tensors:
     if isinstance(mlp, MoeMlp):
         lead = f"{at}mlp.experts.expert_{{e}}."
-        return moe_mlp(mlp, hidden, MoeNames(
-            router=f"{at}mlp.router.classifier", gate=f"{lead}wi_0", up=f"{lead}wi" if not mlp.gated else f"{lead}wi_1",
-            down=f"{lead}wo"), fused=False)
+        return moe_mlp(
+            mlp,
+            hidden,
+            MoeNames(
+                router=f"{at}mlp.router.classifier",
+                gate=f"{lead}wi_0",
+                up=f"{lead}wi" if not mlp.gated else f"{lead}wi_1",
+                down=f"{lead}wo",
+            ),
+            fused=False,
+        )
     assert isinstance(mlp, DenseMlp)
     lead = f"{at}DenseReluDense."
     up = f"{lead}wi_1" if mlp.gated else f"{lead}wi"
@@ -134,8 +181,11 @@ def _switch_experts(cfg: Config, dense: DenseMlp, act: Activation) -> MoeMlp:
         raise cfg.bad("router_bias", "choice")
     return MoeMlp(
         experts=cfg.integer("num_experts", high=65_536),
-        top_k=cfg.integer("num_selected_experts", default=1, high=65_536, silent=True), width=dense.width,
-        gated=dense.gated, activation=act)
+        top_k=cfg.integer("num_selected_experts", default=1, high=65_536, silent=True),
+        width=dense.width,
+        gated=dense.gated,
+        activation=act,
+    )
 
 
 def whisper(cfg: Config) -> ModelShape:
@@ -152,8 +202,17 @@ def whisper(cfg: Config) -> ModelShape:
     def attend(side: Literal["encoder", "decoder"], cross: bool) -> Attention:
         heads = cfg.integer(f"{side}_attention_heads", high=65_536)
         head = cfg.divide(f"{side}_attention_heads", hidden, heads)
-        return Attention(heads=heads, kv_heads=heads, head_dim=head, v_head_dim=head, causal=side == "decoder" and
-                         not cross, cross=cross, bias=True, rotary="none", dropout=attn_drop)
+        return Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_dim=head,
+            v_head_dim=head,
+            causal=side == "decoder" and not cross,
+            cross=cross,
+            bias=True,
+            rotary="none",
+            dropout=attn_drop,
+        )
 
     def projections(mixer: Attention, at: str) -> Tensors:
         names = AttentionNames(*(f"{at}.{part}" for part in ("q_proj", "k_proj", "v_proj", "out_proj")))
@@ -165,8 +224,11 @@ def whisper(cfg: Config) -> ModelShape:
         mixer = attend(side, False)
         mlp = DenseMlp(width=cfg.integer(f"{side}_ffn_dim"), gated=False, activation=act, bias=True)
         cross = attend("decoder", True) if is_decoder else None
-        tensors = (*projections(mixer, "self_attn"), *(projections(cross, "encoder_attn") if cross else ()),
-                   *dense_mlp(mlp, hidden, MlpNames(up="fc1", down="fc2")))
+        tensors = (
+            *projections(mixer, "self_attn"),
+            *(projections(cross, "encoder_attn") if cross else ()),
+            *dense_mlp(mlp, hidden, MlpNames(up="fc1", down="fc2")),
+        )
         names = ("self_attn_layer_norm", *(("encoder_attn_layer_norm",) if cross else ()), "final_layer_norm")
         return block(mixer, mlp, tensors, names, hidden, "layer", dropout=drop, cross_attention=cross)
 
@@ -178,12 +240,25 @@ def whisper(cfg: Config) -> ModelShape:
     heads = cfg.integer("decoder_attention_heads", high=65_536)
     size = Sizes(hidden, layers, heads, heads, hidden // heads, vocab, positions)
     shape = assemble(
-        cfg, size, blocks, order[encoder_layers:], tie=tied(cfg, True), norm_kind="layer",
-        final_norm="model.decoder.layer_norm", embed="model.decoder.embed_tokens", head="proj_out",
-        prefix="model.decoder.", layer_prefix="model.decoder.layers.{i}.",
-        extra_embedding=(table("model.decoder.embed_positions.weight", positions, hidden, split="none"),
-                         *front.done()),
-        extra_final=norm("model.encoder.layer_norm", hidden, "layer"), loss_upcast=False)
-    return shape.model_copy(update={
-        "kind": "encoder_decoder", "encoder_order": order[:encoder_layers],
-        "encoder_layer_prefix": "model.encoder.layers.{i}."})
+        cfg,
+        size,
+        blocks,
+        order[encoder_layers:],
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        final_norm="model.decoder.layer_norm",
+        embed="model.decoder.embed_tokens",
+        head="proj_out",
+        prefix="model.decoder.",
+        layer_prefix="model.decoder.layers.{i}.",
+        extra_embedding=(table("model.decoder.embed_positions.weight", positions, hidden, split="none"), *front.done()),
+        extra_final=norm("model.encoder.layer_norm", hidden, "layer"),
+        loss_upcast=False,
+    )
+    return shape.model_copy(
+        update={
+            "kind": "encoder_decoder",
+            "encoder_order": order[:encoder_layers],
+            "encoder_layer_prefix": "model.encoder.layers.{i}.",
+        }
+    )

@@ -46,24 +46,57 @@ from calculator.text import text
 def dbrx(cfg: Config) -> ModelShape:
     """Sizes in two sub-objects; all experts of a layer in one matrix each."""
     inner, ffn = cfg.require_sub("attn_config"), cfg.require_sub("ffn_config")
-    size = sizes(cfg, hidden=("d_model", "hidden_size"), layers=("n_layers", "num_hidden_layers"),
-                 heads=("n_heads", "num_attention_heads"), kv=(), head_dim=())
+    size = sizes(
+        cfg,
+        hidden=("d_model", "hidden_size"),
+        layers=("n_layers", "num_hidden_layers"),
+        heads=("n_heads", "num_attention_heads"),
+        kv=(),
+        head_dim=(),
+    )
     size = size._replace(kv_heads=inner.integer("kv_n_heads", high=65_536))
     inner.divide("kv_n_heads", size.heads, size.kv_heads)
     moe = experts(ffn, keys=("moe_num_experts",), top_k=("moe_top_k",), width=("ffn_hidden_size",))
-    mixer = Attention(heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim, v_head_dim=size.head_dim,
-                      fused_qkv=True, dropout=inner.number("attn_pdrop", default=0.0, high=1.0))
+    mixer = Attention(
+        heads=size.heads,
+        kv_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        v_head_dim=size.head_dim,
+        fused_qkv=True,
+        dropout=inner.number("attn_pdrop", default=0.0, high=1.0),
+    )
     at = "norm_attn_norm."
-    names = MoeNames(router="ffn.router.layer", gate="ffn.experts.mlp.w1!", up="ffn.experts.mlp.v1!",
-                     down="ffn.experts.mlp.w2!")
-    tensors = (*attention(mixer, size.hidden, AttentionNames(qkv=f"{at}attn.Wqkv", o=f"{at}attn.out_proj")),
-               *moe_mlp(moe, size.hidden, names))
-    one = block(mixer, moe, tensors, (f"{at}norm_1", f"{at}norm_2"), size.hidden, "layer", norm_bias=False,
-                dropout=cfg.number("resid_pdrop", default=0.0, high=1.0))
+    names = MoeNames(
+        router="ffn.router.layer", gate="ffn.experts.mlp.w1!", up="ffn.experts.mlp.v1!", down="ffn.experts.mlp.w2!"
+    )
+    tensors = (
+        *attention(mixer, size.hidden, AttentionNames(qkv=f"{at}attn.Wqkv", o=f"{at}attn.out_proj")),
+        *moe_mlp(moe, size.hidden, names),
+    )
+    one = block(
+        mixer,
+        moe,
+        tensors,
+        (f"{at}norm_1", f"{at}norm_2"),
+        size.hidden,
+        "layer",
+        norm_bias=False,
+        dropout=cfg.number("resid_pdrop", default=0.0, high=1.0),
+    )
     return assemble(
-        cfg, size, (one,), (0,) * size.layers, tie=tied(cfg, False), norm_kind="layer", norm_bias=False,
-        final_norm="transformer.norm_f", embed="transformer.wte", prefix="transformer.",
-        layer_prefix="transformer.blocks.{i}.", embedding_dropout=cfg.number("emb_pdrop", default=0.0, high=1.0))
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tied(cfg, False),
+        norm_kind="layer",
+        norm_bias=False,
+        final_norm="transformer.norm_f",
+        embed="transformer.wte",
+        prefix="transformer.",
+        layer_prefix="transformer.blocks.{i}.",
+        embedding_dropout=cfg.number("emb_pdrop", default=0.0, high=1.0),
+    )
 
 
 def minicpm(cfg: Config) -> ModelShape:
@@ -73,8 +106,11 @@ def minicpm(cfg: Config) -> ModelShape:
     width = cfg.integer("intermediate_size")
     mixer = Attention(heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim, v_head_dim=size.head_dim)
     count = cfg.integer("num_experts", default=0, low=0, high=65_536, silent=True)
-    mlp: Mlp = experts(cfg, act=act, width=("intermediate_size",)) if count else \
-        DenseMlp(width=width, gated=True, activation=act)
+    mlp: Mlp = (
+        experts(cfg, act=act, width=("intermediate_size",))
+        if count
+        else DenseMlp(width=width, gated=True, activation=act)
+    )
     names = MoeNames(gate="mlp.experts.{e}.w1", up="mlp.experts.{e}.w3", down="mlp.experts.{e}.w2")
     tensors = attention(mixer, size.hidden)
     if isinstance(mlp, MoeMlp):
@@ -94,9 +130,13 @@ def minicpm3(cfg: Config) -> ModelShape:
     size = sizes(cfg, kv=(), head_dim=("qk_rope_head_dim",))
     value = cfg.optional_int("v_head_dim") or cfg.divide("num_attention_heads", size.hidden, size.heads)
     mixer = LatentAttention(
-        heads=size.heads, q_lora_rank=cfg.integer("q_lora_rank"), kv_lora_rank=cfg.integer("kv_lora_rank"),
-        qk_nope_head_dim=cfg.integer("qk_nope_head_dim"), qk_rope_head_dim=cfg.integer("qk_rope_head_dim"),
-        v_head_dim=value)
+        heads=size.heads,
+        q_lora_rank=cfg.integer("q_lora_rank"),
+        kv_lora_rank=cfg.integer("kv_lora_rank"),
+        qk_nope_head_dim=cfg.integer("qk_nope_head_dim"),
+        qk_rope_head_dim=cfg.integer("qk_rope_head_dim"),
+        v_head_dim=value,
+    )
     mlp = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, activation=activation(cfg, default="silu"))
     one = block(mixer, mlp, (*latent_attention(mixer, size.hidden), *dense_mlp(mlp, size.hidden)), PRE, size.hidden)
     return assemble(cfg, size, (one,), (0,) * size.layers, tie=tied(cfg, True))
@@ -126,9 +166,15 @@ def mimo_v2(cfg: Config) -> ModelShape:
 
     def make(near: int, is_sparse: bool) -> Block:
         mixer = Attention(
-            heads=near_heads if near else size.heads, kv_heads=near_kv if near else size.kv_heads,
-            head_dim=near_dim if near else size.head_dim, v_head_dim=near_value if near else value,
-            window=window if near else None, bias=bias, sinks=near_sinks if near else far_sinks, rotary="partial")
+            heads=near_heads if near else size.heads,
+            kv_heads=near_kv if near else size.kv_heads,
+            head_dim=near_dim if near else size.head_dim,
+            v_head_dim=near_value if near else value,
+            window=window if near else None,
+            bias=bias,
+            sinks=near_sinks if near else far_sinks,
+            rotary="partial",
+        )
         tensors = attention(mixer, size.hidden, AttentionNames(sinks="self_attn.attention_sink_bias"))
         tensors += moe_mlp(moe, size.hidden) if is_sparse else dense_mlp(dense, size.hidden)
         return block(mixer, moe if is_sparse else dense, tensors, PRE, size.hidden)
@@ -141,16 +187,25 @@ def mimo(cfg: Config) -> ModelShape:
     """Qwen2's shapes with MTP layers in the published files."""
     size = sizes(cfg, kv_required=True)
     cfg.ignore("sliding_window", "use_sliding_window", "max_window_layers")
-    mixer = Attention(heads=size.heads, kv_heads=size.kv_heads, head_dim=size.head_dim, v_head_dim=size.head_dim,
-                      bias=cfg.flag("attention_bias", default=True))
+    mixer = Attention(
+        heads=size.heads,
+        kv_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        v_head_dim=size.head_dim,
+        bias=cfg.flag("attention_bias", default=True),
+    )
     mlp = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, activation=activation(cfg, default="silu"))
     one = block(mixer, mlp, (*attention(mixer, size.hidden), *dense_mlp(mlp, size.hidden)), PRE, size.hidden)
     count = mtp_layers(cfg)
     mtp: Tensors = ()
     for index in range(count):
-        parts = (*norm("token_layernorm", size.hidden), *norm("hidden_layernorm", size.hidden),
-                 *linear("input_proj", size.hidden, 2 * size.hidden, "mtp"), *norm("final_layernorm", size.hidden),
-                 *one.tensors)
+        parts = (
+            *norm("token_layernorm", size.hidden),
+            *norm("hidden_layernorm", size.hidden),
+            *linear("input_proj", size.hidden, 2 * size.hidden, "mtp"),
+            *norm("final_layernorm", size.hidden),
+            *one.tensors,
+        )
         mtp += as_mtp(parts, f"model.mtp_layers.{index}.")
     return assemble(cfg, size, (one,), (0,) * size.layers, tie=tied(cfg, False), mtp=mtp, mtp_layers=count)
 
@@ -173,8 +228,9 @@ def nemotron_nas(cfg: Config) -> ModelShape:
     for index, raw in enumerate(listed):
         if not isinstance(raw, Mapping):
             raise cfg.bad("block_configs", "items")
-        kinds.append(_pruned_layer(Config(raw, f"{cfg.path}block_configs[{index}].", cfg.notes), size.hidden,
-                                   size.heads))
+        kinds.append(
+            _pruned_layer(Config(raw, f"{cfg.path}block_configs[{index}].", cfg.notes), size.hidden, size.heads)
+        )
 
     def make(kv: int, width: int) -> Block:
         mixer: Mixer = NoMixer()
@@ -183,7 +239,8 @@ def nemotron_nas(cfg: Config) -> ModelShape:
         names: tuple[str, ...] = ()
         if kv > 0:
             mixer = Attention(
-                heads=size.heads, kv_heads=kv, head_dim=size.head_dim, v_head_dim=size.head_dim, bias=bias)
+                heads=size.heads, kv_heads=kv, head_dim=size.head_dim, v_head_dim=size.head_dim, bias=bias
+            )
             tensors += attention(mixer, size.hidden, out_bias=bias)
         elif kv < 0:
             tensors += linear("self_attn.linear_attn", size.hidden, size.hidden, "attention")
@@ -243,8 +300,15 @@ def deepseek_v4(cfg: Config) -> ModelShape:
     inner = size.heads * size.head_dim
     inner_group = cfg.divide("o_groups", inner, groups)
     mixer = Attention(
-        heads=size.heads, kv_heads=1, head_dim=size.head_dim, v_head_dim=size.head_dim, window=window, k_eq_v=True,
-        sinks=True, rotary="partial")
+        heads=size.heads,
+        kv_heads=1,
+        head_dim=size.head_dim,
+        v_head_dim=size.head_dim,
+        window=window,
+        k_eq_v=True,
+        sinks=True,
+        rotary="partial",
+    )
     cfg.divide("num_key_value_heads", 1, size.kv_heads)
 
     def compressor(prefix: str, ratio: int, width: int) -> Tensors:
@@ -253,23 +317,30 @@ def deepseek_v4(cfg: Config) -> ModelShape:
         return (
             Tensor(name=f"{prefix}position_bias", shape=(ratio, rows), component="attention", kind="other"),
             *linear(f"{prefix}kv_proj", rows, size.hidden, "attention"),
-            *linear(f"{prefix}gate_proj", rows, size.hidden, "attention"), *norm(f"{prefix}kv_norm", width))
+            *linear(f"{prefix}gate_proj", rows, size.hidden, "attention"),
+            *norm(f"{prefix}kv_norm", width),
+        )
 
     def streams_of(prefix: str) -> Tensors:
         mixed = (2 + streams) * streams
         return (
             Tensor(name=f"{prefix}.fn", shape=(mixed, streams * size.hidden), component="other", kind="other"),
-            vector(f"{prefix}.base", mixed, "other", kind="other"), vector(f"{prefix}.scale", 3, "other", kind="other"))
+            vector(f"{prefix}.base", mixed, "other", kind="other"),
+            vector(f"{prefix}.scale", 3, "other", kind="other"),
+        )
 
     def make(ratio: int) -> Block:
         at = "self_attn."
         tensors: Tensors = (
-            *linear(f"{at}q_a_proj", rank, size.hidden, "attention"), *norm(f"{at}q_a_norm", rank),
+            *linear(f"{at}q_a_proj", rank, size.hidden, "attention"),
+            *norm(f"{at}q_a_norm", rank),
             *linear(f"{at}q_b_proj", inner, rank, "attention", split="column"),
-            *linear(f"{at}kv_proj", size.head_dim, size.hidden, "attention"), *norm(f"{at}kv_norm", size.head_dim),
+            *linear(f"{at}kv_proj", size.head_dim, size.hidden, "attention"),
+            *norm(f"{at}kv_norm", size.head_dim),
             *linear(f"{at}o_a_proj", groups * out_rank, inner_group, "attention", split="column"),
             *linear(f"{at}o_b_proj", size.hidden, groups * out_rank, "attention", split="row"),
-            vector(f"{at}sinks", size.heads, "attention", kind="other", split="column"))
+            vector(f"{at}sinks", size.heads, "attention", kind="other", split="column"),
+        )
         if ratio:
             tensors += compressor(f"{at}compressor.", ratio, size.head_dim)
         if ratio == 4:
@@ -284,8 +355,8 @@ def deepseek_v4(cfg: Config) -> ModelShape:
     ends = (
         Tensor(name="model.hc_head.hc_fn", shape=(streams, streams * size.hidden), component="other", kind="other"),
         vector("model.hc_head.hc_base", streams, "other", kind="other"),
-        vector("model.hc_head.hc_scale", 1, "other", kind="other"))
+        vector("model.hc_head.hc_scale", 1, "other", kind="other"),
+    )
     mtp = deepseek_mtp(size, make(0), count, copies=False) if count else ()
     shape = assemble(cfg, size, blocks, order, tie=tied(cfg, False), extra_final=ends, mtp=mtp, mtp_layers=count)
     return shape.model_copy(update={"cache_refusal": text("shape.cache_refused", field="compress_ratios")})
-

@@ -14,8 +14,9 @@ from calculator.model.towers.vit import MAX_TOWER_LAYERS
 
 
 def _whisper_layer(k_bias: bool) -> Layer:
-    return Layer(at="layers.{i}.", k_bias=k_bias, up="fc1", down="fc2",
-                 norms=("self_attn_layer_norm", "final_layer_norm"))
+    return Layer(
+        at="layers.{i}.", k_bias=k_bias, up="fc1", down="fc2", norms=("self_attn_layer_norm", "final_layer_norm")
+    )
 
 
 def _sizes(cfg: Config) -> tuple[int, int, int, int]:

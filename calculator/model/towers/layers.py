@@ -20,7 +20,8 @@ class Parts:
 
     def add(self, name: str, *shape: int, kind: TensorKind = "other", copies: int = 1) -> Parts:
         self.tensors.append(
-            Tensor(name=self.prefix + name, shape=shape, component=self.component, kind=kind, copies=copies))
+            Tensor(name=self.prefix + name, shape=shape, component=self.component, kind=kind, copies=copies)
+        )
         return self
 
     def linear(self, name: str, out: int, inn: int, *, bias: bool = True, copies: int = 1) -> Parts:
@@ -71,8 +72,15 @@ class Layer:
 
 
 def add_layers(
-    parts: Parts, layer: Layer, layers: int, hidden: int, width: int, *, kv_width: int | None = None,
-    head_dim: int = 0, inner: int | None = None,
+    parts: Parts,
+    layer: Layer,
+    layers: int,
+    hidden: int,
+    width: int,
+    *,
+    kv_width: int | None = None,
+    head_dim: int = 0,
+    inner: int | None = None,
 ) -> None:
     """Append ``layers`` copies of the layer. ``inner`` is the width of attention where it is not the hidden one."""
     at, n = layer.at, layers
@@ -100,8 +108,25 @@ def add_layers(
 
 
 def tower(
-    parts: Parts, modality: Literal["vision", "audio"], prefix: str, hidden: int, layers: int, heads: int, *,
-    patch: int = 0, image_size: int = 0, merge: int = 1,
+    parts: Parts,
+    modality: Literal["vision", "audio"],
+    prefix: str,
+    hidden: int,
+    layers: int,
+    heads: int,
+    *,
+    patch: int = 0,
+    image_size: int = 0,
+    merge: int = 1,
 ) -> Tower:
-    return Tower(modality=modality, prefix=prefix, hidden=hidden, layers=layers, heads=heads, tensors=parts.done(),
-                 patch=patch, image_size=image_size, merge=merge)
+    return Tower(
+        modality=modality,
+        prefix=prefix,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        tensors=parts.done(),
+        patch=patch,
+        image_size=image_size,
+        merge=merge,
+    )

@@ -10,7 +10,7 @@ from calculator.model.build import Tensors
 from calculator.model.config import Config
 from calculator.model.shape import Tower
 from calculator.model.towers.layers import Layer, Parts, add_layers, tower
-from calculator.model.towers.vit import MAX_TOWER_LAYERS, base, size_of
+from calculator.model.towers.vit import MAX_TOWER_LAYERS, base, norm_type, size_of
 
 
 def moonvit(cfg: Config, prefix: str) -> Tower:
@@ -40,20 +40,44 @@ def gemma4(cfg: Config, prefix: str) -> Tower:
     patch, width = cfg.integer("patch_size"), cfg.integer("intermediate_size")
     cfg.ignore("global_head_dim", "pooling_kernel_size")
     parts = Parts("vision")
-    parts.add("patch_embedder.position_embedding_table", 2, cfg.integer("position_embedding_size"), hidden,
-              kind="embedding")
+    parts.add(
+        "patch_embedder.position_embedding_table", 2, cfg.integer("position_embedding_size"), hidden, kind="embedding"
+    )
     parts.linear("patch_embedder.input_proj", hidden, 3 * patch * patch, bias=False)
     layer = Layer(
-        at="encoder.layers.{i}.", q="self_attn.q_proj.linear", k="self_attn.k_proj.linear",
-        v="self_attn.v_proj.linear", o="self_attn.o_proj.linear", qkv_bias=False, out_bias=False, gated=True,
-        gate="mlp.gate_proj.linear", up="mlp.up_proj.linear", down="mlp.down_proj.linear", mlp_bias=False,
-        norms=("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-               "post_feedforward_layernorm"), norm_bias=False)
+        at="encoder.layers.{i}.",
+        q="self_attn.q_proj.linear",
+        k="self_attn.k_proj.linear",
+        v="self_attn.v_proj.linear",
+        o="self_attn.o_proj.linear",
+        qkv_bias=False,
+        out_bias=False,
+        gated=True,
+        gate="mlp.gate_proj.linear",
+        up="mlp.up_proj.linear",
+        down="mlp.down_proj.linear",
+        mlp_bias=False,
+        norms=(
+            "input_layernorm",
+            "post_attention_layernorm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        ),
+        norm_bias=False,
+    )
     add_layers(parts, layer, layers, hidden, width, kv_width=kv * head, inner=heads * head)
     for name in ("q_norm", "k_norm"):
         parts.norm(f"encoder.layers.{{i}}.self_attn.{name}", head, bias=False, copies=layers)
-    return tower(parts, "vision", prefix, hidden, layers, heads, patch=patch,
-                 merge=cfg.integer("pooling_kernel_size", default=3, high=64, silent=True))
+    return tower(
+        parts,
+        "vision",
+        prefix,
+        hidden,
+        layers,
+        heads,
+        patch=patch,
+        merge=cfg.integer("pooling_kernel_size", default=3, high=64, silent=True),
+    )
 
 
 def gemma4_unified(cfg: Config, prefix: str) -> Tower:
@@ -79,8 +103,17 @@ def minimax_m3(cfg: Config, prefix: str) -> Tower:
     parts.conv("embeddings.patch_embedding", hidden, 3, frames, patch, patch, bias=False)
     parts.norm("pre_layrnorm", hidden)
     add_layers(parts, Layer(at="layers.{i}."), layers, hidden, width)
-    return tower(parts, "vision", prefix, hidden, layers, heads, patch=patch, merge=merge,
-                 image_size=cfg.integer("image_size", default=2016))
+    return tower(
+        parts,
+        "vision",
+        prefix,
+        hidden,
+        layers,
+        heads,
+        patch=patch,
+        merge=merge,
+        image_size=cfg.integer("image_size", default=2016),
+    )
 
 
 def step3p7(cfg: Config, prefix: str) -> Tower:
@@ -102,13 +135,19 @@ def qwen_vl(cfg: Config, prefix: str) -> Tower:
     hidden, layers = cfg.integer("width", high=2**20), cfg.integer("layers", high=MAX_TOWER_LAYERS)
     heads, patch, image = cfg.integer("heads"), cfg.integer("patch_size"), cfg.integer("image_size")
     out = cfg.integer("output_dim", high=2**20)
-    width = int(hidden * cfg.number("mlp_ratio", default=4.0, low=0.1, high=64))
+    width = int(hidden * cfg.number("mlp_ratio", default=None, low=0.1, high=64))
     queries = cfg.integer("n_queries", default=256, silent=True)
     parts = Parts("vision")
     parts.conv("conv1", hidden, 3, patch, patch, bias=False)
     parts.table("positional_embedding", queries, hidden).norm("ln_pre", hidden)
-    layer = Layer(at="transformer.resblocks.{i}.", qkv="attn.in_proj", o="attn.out_proj", up="mlp.c_fc",
-                  down="mlp.c_proj", norms=("ln_1", "ln_2"))
+    layer = Layer(
+        at="transformer.resblocks.{i}.",
+        qkv="attn.in_proj",
+        o="attn.out_proj",
+        up="mlp.c_fc",
+        down="mlp.c_proj",
+        norms=("ln_1", "ln_2"),
+    )
     add_layers(parts, layer, layers, hidden, width)
     parts.table("attn_pool.pos_embed", queries, out).table("attn_pool.query", queries, out)
     parts.linear("attn_pool.kv_proj", out, hidden, bias=False)
@@ -125,16 +164,29 @@ def glm_4v(cfg: Config, prefix: str, text: int, ffn: int) -> Tower:
     parts.conv("patch_embedding.proj", hidden, cfg.integer("in_channels", default=3), patch, patch)
     parts.add("patch_embedding.cls_embedding", 1, hidden)
     parts.table("patch_embedding.position_embedding.weight", cfg.integer("num_positions"), hidden)
-    layer = Layer(at="transformer.layers.{i}.", qkv="attention.query_key_value", o="attention.dense",
-                  norms=("input_layernorm", "post_attention_layernorm"))
+    layer = Layer(
+        at="transformer.layers.{i}.",
+        qkv="attention.query_key_value",
+        o="attention.dense",
+        norms=("input_layernorm", "post_attention_layernorm"),
+    )
     add_layers(parts, layer, layers, hidden, cfg.integer("intermediate_size"))
     parts.conv("conv", text, hidden, 2, 2).linear("linear_proj.linear_proj", text, text, bias=False)
     parts.norm("linear_proj.norm1", text)
     for name, out, inn in (("gate_proj", ffn, text), ("dense_h_to_4h", ffn, text), ("dense_4h_to_h", text, ffn)):
         parts.linear(f"linear_proj.{name}", out, inn, bias=False)
     parts.add("boi", 1, 1, text).add("eoi", 1, 1, text)
-    return tower(parts, "vision", prefix, hidden, layers, heads, patch=patch, merge=2,
-                 image_size=cfg.integer("image_size", default=1120))
+    return tower(
+        parts,
+        "vision",
+        prefix,
+        hidden,
+        layers,
+        heads,
+        patch=patch,
+        merge=2,
+        image_size=cfg.integer("image_size", default=1120),
+    )
 
 
 def intern_vit(cfg: Config, prefix: str) -> Tower:
@@ -142,13 +194,20 @@ def intern_vit(cfg: Config, prefix: str) -> Tower:
     hidden, layers, heads, width = base(cfg)
     channels, patch = cfg.integer("num_channels", default=3), cfg.integer("patch_size")
     image = size_of(cfg, "image_size")
-    plain = cfg.string("norm_type", default="rms_norm") == "layer_norm"
+    plain = norm_type(cfg, "rms_norm")
     parts = Parts("vision")
     parts.add("embeddings.class_embedding", 1, 1, hidden)
     parts.conv("embeddings.patch_embedding", hidden, channels, patch, patch)
     parts.add("embeddings.position_embedding", 1, (image // patch) ** 2 + 1, hidden)
-    layer = Layer(at="encoder.layers.{i}.", qkv="attn.qkv", o="attn.proj", qkv_bias=cfg.flag("qkv_bias", default=False),
-                  norms=("norm1", "norm2"), norm_bias=plain, scales=("ls1", "ls2"))
+    layer = Layer(
+        at="encoder.layers.{i}.",
+        qkv="attn.qkv",
+        o="attn.proj",
+        qkv_bias=cfg.flag("qkv_bias", default=False),
+        norms=("norm1", "norm2"),
+        norm_bias=plain,
+        scales=("ls1", "ls2"),
+    )
     add_layers(parts, layer, layers, hidden, width)
     if cfg.flag("qk_normalization", default=True):
         for name in ("q_norm", "k_norm"):

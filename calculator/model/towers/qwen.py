@@ -18,8 +18,15 @@ def _patch(cfg: Config, parts: Parts, hidden: int, *, bias: bool) -> int:
     cfg.ignore("spatial_patch_size")
     patch = cfg.integer("patch_size")
     channels = cfg.integer("in_channels", "in_chans", default=3)
-    parts.conv("patch_embed.proj", hidden, channels, cfg.integer("temporal_patch_size", default=2, high=64), patch,
-               patch, bias=bias)
+    parts.conv(
+        "patch_embed.proj",
+        hidden,
+        channels,
+        cfg.integer("temporal_patch_size", default=2, high=64),
+        patch,
+        patch,
+        bias=bias,
+    )
     return patch
 
 
@@ -46,8 +53,18 @@ def qwen2_5_vl(cfg: Config, prefix: str, *, split_qkv: bool = False, kv_heads: b
     parts = Parts("vision")
     patch = _patch(cfg, parts, hidden, bias=False)
     layer = Layer(
-        at="blocks.{i}.", q="attn.q", k="attn.k", v="attn.v", qkv="" if split_qkv else "attn.qkv", o="attn.proj",
-        gated=True, up="mlp.up_proj", down="mlp.down_proj", norms=NORMS, norm_bias=False)
+        at="blocks.{i}.",
+        q="attn.q",
+        k="attn.k",
+        v="attn.v",
+        qkv="" if split_qkv else "attn.qkv",
+        o="attn.proj",
+        gated=True,
+        up="mlp.up_proj",
+        down="mlp.down_proj",
+        norms=NORMS,
+        norm_bias=False,
+    )
     head = cfg.divide("num_heads", hidden, heads)
     add_layers(parts, layer, layers, hidden, width, kv_width=grouped * head)
     joined = hidden * merge**2
@@ -69,8 +86,9 @@ def qwen3_vl(cfg: Config, prefix: str, *, deep: bool = True, omni: bool = False)
     parts = Parts("vision")
     patch = _patch(cfg, parts, hidden, bias=True)
     parts.table("pos_embed.weight", cfg.integer("num_position_embeddings"), hidden)
-    layer = Layer(at="blocks.{i}.", qkv="attn.qkv", o="attn.proj", up="mlp.linear_fc1", down="mlp.linear_fc2",
-                  norms=NORMS)
+    layer = Layer(
+        at="blocks.{i}.", qkv="attn.qkv", o="attn.proj", up="mlp.linear_fc1", down="mlp.linear_fc2", norms=NORMS
+    )
     add_layers(parts, layer, layers, hidden, width)
     joined = hidden * merge**2
     first, second, name = ("mlp.0", "mlp.2", "ln_q") if omni else ("linear_fc1", "linear_fc2", "norm")
@@ -104,9 +122,19 @@ def glm4v(cfg: Config, prefix: str, *, next_version: bool = False) -> Tower:
         parts.table("embeddings.position_embedding.weight", (image // patch) ** 2, hidden)
         parts.norm("post_conv_layernorm", hidden, bias=False)
     layer = Layer(
-        at="blocks.{i}.", qkv="attn.qkv", o="attn.proj", qkv_bias=bias, out_bias=next_version, gated=True,
-        up="mlp.up_proj", down="mlp.down_proj", mlp_bias=next_version, norms=NORMS, norm_bias=False,
-        qk_norm="head" if next_version else "none")
+        at="blocks.{i}.",
+        qkv="attn.qkv",
+        o="attn.proj",
+        qkv_bias=bias,
+        out_bias=next_version,
+        gated=True,
+        up="mlp.up_proj",
+        down="mlp.down_proj",
+        mlp_bias=next_version,
+        norms=NORMS,
+        norm_bias=False,
+        qk_norm="head" if next_version else "none",
+    )
     add_layers(parts, layer, layers, hidden, width, head_dim=head)
     parts.conv("downsample", out, hidden, merge, merge).norm("post_layernorm", hidden, bias=False)
     parts.linear("merger.proj", out, out, bias=False).norm("merger.post_projection_norm", out)

@@ -19,8 +19,10 @@ def flatten(shape: ModelShape, prefix: str, *, head: bool = True) -> Tensors:
     """A language model's tensors as those of an audio part, repeated over its layers."""
     found = [*shape.embedding, *shape.final, *(shape.head if head and not shape.tied else ())]
     for index, times in Counter(shape.order).items():
-        found += [t.model_copy(update={"name": f"layers.{{i}}.{t.name}", "copies": t.copies * times})
-                  for t in shape.blocks[index].tensors]
+        found += [
+            t.model_copy(update={"name": f"layers.{{i}}.{t.name}", "copies": t.copies * times})
+            for t in shape.blocks[index].tensors
+        ]
     return tuple(t.model_copy(update={"name": prefix + t.name, "component": "audio", "split": "none"}) for t in found)
 
 
@@ -112,10 +114,18 @@ def code2wav(cfg: Config) -> Tower:
     cfg.ignore("sliding_window", "num_key_value_heads", "codebook_dim", "vector_quantization_hidden_dimension")
     parts = Parts("audio")
     layer = Layer(
-        at="pre_transformer.layers.{i}.", o="self_attn.o_proj", qkv_bias=cfg.flag("attention_bias"), out_bias=False,
-        gated=True, up="mlp.up_proj", down="mlp.down_proj", mlp_bias=False,
-        norms=("input_layernorm", "post_attention_layernorm"), norm_bias=False,
-        scales=("self_attn_layer_scale.scale", "mlp_layer_scale.scale"))
+        at="pre_transformer.layers.{i}.",
+        o="self_attn.o_proj",
+        qkv_bias=cfg.flag("attention_bias"),
+        out_bias=False,
+        gated=True,
+        up="mlp.up_proj",
+        down="mlp.down_proj",
+        mlp_bias=False,
+        norms=("input_layernorm", "post_attention_layernorm"),
+        norm_bias=False,
+        scales=("self_attn_layer_scale.scale", "mlp_layer_scale.scale"),
+    )
     add_layers(parts, layer, layers, hidden, width)
     parts.norm("pre_transformer.norm", hidden, bias=False)
     codes = cfg.integer("codebook_size") * cfg.integer("num_quantizers", high=1024)

@@ -25,6 +25,14 @@ def size_of(cfg: Config, key: str, default: int | None = None) -> int:
     return cfg.integer(key) if default is None else cfg.integer(key, default=default)
 
 
+def norm_type(cfg: Config, default: str) -> bool:
+    """InternViT's norms: True for LayerNorm, False for RMS."""
+    kind = cfg.string("norm_type", default=default)
+    if kind not in ("layer_norm", "rms_norm"):
+        raise cfg.bad("norm_type", "choice")
+    return kind == "layer_norm"
+
+
 def base(cfg: Config) -> tuple[int, int, int, int]:
     """Hidden size, layers, heads, MLP width."""
     hidden = cfg.integer("hidden_size", high=2**20)
@@ -90,13 +98,25 @@ def pixtral(cfg: Config, prefix: str) -> Tower:
     parts.conv("patch_conv", hidden, channels, patch, patch, bias=False)
     parts.norm("ln_pre", hidden, bias=False)
     layer = Layer(
-        at="transformer.layers.{i}.", q="attention.q_proj", k="attention.k_proj", v="attention.v_proj",
-        o="attention.o_proj", qkv_bias=False, out_bias=False, gated=True, gate="feed_forward.gate_proj",
-        up="feed_forward.up_proj", down="feed_forward.down_proj", mlp_bias=False,
-        norms=("attention_norm", "ffn_norm"), norm_bias=False)
+        at="transformer.layers.{i}.",
+        q="attention.q_proj",
+        k="attention.k_proj",
+        v="attention.v_proj",
+        o="attention.o_proj",
+        qkv_bias=False,
+        out_bias=False,
+        gated=True,
+        gate="feed_forward.gate_proj",
+        up="feed_forward.up_proj",
+        down="feed_forward.down_proj",
+        mlp_bias=False,
+        norms=("attention_norm", "ffn_norm"),
+        norm_bias=False,
+    )
     add_layers(parts, layer, layers, hidden, width)
-    return tower(parts, "vision", prefix, hidden, layers, heads, patch=patch,
-                 image_size=cfg.integer("image_size", default=1024))
+    return tower(
+        parts, "vision", prefix, hidden, layers, heads, patch=patch, image_size=cfg.integer("image_size", default=1024)
+    )
 
 
 def internvl(cfg: Config, prefix: str) -> Tower:
@@ -105,15 +125,22 @@ def internvl(cfg: Config, prefix: str) -> Tower:
     channels, patch = cfg.integer("num_channels", default=3), size_of(cfg, "patch_size")
     image = size_of(cfg, "image_size")
     bias = cfg.flag("attention_bias")
-    plain = cfg.string("norm_type", default="layer_norm") == "layer_norm"
+    plain = norm_type(cfg, "layer_norm")
     parts = Parts("vision")
     parts.add("embeddings.cls_token", 1, 1, hidden)
     parts.conv("embeddings.patch_embeddings.projection", hidden, channels, patch, patch)
     parts.add("embeddings.position_embeddings", 1, (image // patch) ** 2 + 1, hidden)
     layer = Layer(
-        at="encoder.layer.{i}.", q="attention.q_proj", k="attention.k_proj", v="attention.v_proj",
-        o="attention.projection_layer", qkv_bias=bias, norms=("layernorm_before", "layernorm_after"),
-        norm_bias=plain, scales=("lambda_1", "lambda_2"))
+        at="encoder.layer.{i}.",
+        q="attention.q_proj",
+        k="attention.k_proj",
+        v="attention.v_proj",
+        o="attention.projection_layer",
+        qkv_bias=bias,
+        norms=("layernorm_before", "layernorm_after"),
+        norm_bias=plain,
+        scales=("lambda_1", "lambda_2"),
+    )
     add_layers(parts, layer, layers, hidden, width)
     if cfg.flag("use_qk_norm"):
         for name in ("q_norm", "k_norm"):
@@ -137,8 +164,9 @@ def llama4(cfg: Config, prefix: str) -> Tower:
     parts.norm("layernorm_pre", hidden).norm("layernorm_post", hidden)
     parts.linear("vision_adapter.mlp.fc1", shuffled, int(hidden / shuffle**2), bias=False)
     parts.linear("vision_adapter.mlp.fc2", out, shuffled, bias=False)
-    return tower(parts, "vision", prefix, hidden, layers, heads, patch=patch, image_size=image,
-                 merge=max(1, round(1 / shuffle)))
+    return tower(
+        parts, "vision", prefix, hidden, layers, heads, patch=patch, image_size=image, merge=max(1, round(1 / shuffle))
+    )
 
 
 def mllama(cfg: Config, prefix: str) -> Tower:
@@ -165,8 +193,13 @@ def mllama(cfg: Config, prefix: str) -> Tower:
         parts.add(f"{place}.gate", 1).table(f"{place}.embedding.weight", rows, tiles * hidden)
     parts.norm("layernorm_pre", hidden).norm("layernorm_post", hidden)
     for at, count in (("transformer.layers.{i}.", layers), ("global_transformer.layers.{i}.", outer)):
-        layer = Layer(at=at, o="self_attn.o_proj", qkv_bias=False, out_bias=False,
-                      norms=("input_layernorm", "post_attention_layernorm"))
+        layer = Layer(
+            at=at,
+            o="self_attn.o_proj",
+            qkv_bias=False,
+            out_bias=False,
+            norms=("input_layernorm", "post_attention_layernorm"),
+        )
         add_layers(parts, layer, count, hidden, width)
     for gate in ("gate_attn", "gate_ffn"):
         parts.add(f"global_transformer.layers.{{i}}.{gate}", 1, copies=outer)
