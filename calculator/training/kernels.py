@@ -20,7 +20,7 @@ def fused_attention(
     """Scaled dot-product attention in one kernel. Kept: q, k, v, the output, the log-sum-exp (fp32, one a head and
     token) and two seeds. The memory-efficient kernel also takes a mask, which it keeps.
 
-    Backward writes dq, dk and dv; flash's own scratch is an fp32 accumulator of dq (head size rounded up to 32), the
+    Backward first makes dq, dk and dv; flash's own scratch is an fp32 accumulator of dq (head size rounded up to 32), the
     row sums, and, with fewer key heads than query heads, dk and dv for all heads.
     """
     inputs = [q, k, v]
@@ -30,6 +30,7 @@ def fused_attention(
     def backward(saved: list[Tensor], g: Grads) -> Grads:
         assert g[0] is not None
         sq, sk, sv = saved[0], saved[1], saved[2]
+        out: Grads = [_like(tape, t) for t in (sq, sk, sv)]
         scratch = []
         if flash and tape.kernel_scratch:
             with tape.label("kernel_workspace"):
@@ -38,7 +39,6 @@ def fused_attention(
                 scratch.append(tape.new(TOKENS, heads * rounded, "fp32"))
                 if grouped:
                     scratch += [tape.new(TOKENS, heads * head_dim, sq.dtype) for _ in range(2)]
-        out: Grads = [_like(tape, t) for t in (sq, sk, sv)]
         del scratch
         return out
 
