@@ -454,7 +454,7 @@ def whole_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadFor
     book = compiled(shape)
     unit = book.sized(book.whole(n, form, checkpoint_form(plan)), row_counts(shape, plan))
     return [
-        Stage("forward", "layers", 0, unit.between("", "loss")), Stage("loss", "loss", 0, unit.between("loss", "after_loss")),
+        Stage("forward", "layers", 0, unit.between("", "loss"), unit.template.marks), Stage("loss", "loss", 0, unit.between("loss", "after_loss")),
         Stage("forward", "outputs", 0, unit.between("after_loss", "")), Stage("forward", "exit", 0, unit.exit),
         Stage("backward", "start", 0, edit(("backward_temporary", 2 * BLOCK))),
         Stage("backward", "layers", 0, unit.backward), Stage("backward", "end", 0, edit(("backward_temporary", -BLOCK))),
@@ -505,7 +505,11 @@ def saved_layers(program: Program) -> int:
     """Bytes that the layers' own tensors hold at the end of forward, weight casts left out."""
     total = 0
     for stage in program.stages:
-        if stage.phase != "forward" or stage.name not in ("layer", "final_norm"):
+        if stage.phase == "loss":
+            break
+        if stage.name == "layers":
+            total += _saved_in(stage)
+        if stage.name not in ("layer", "final_norm"):
             continue
         first = stage.name == "layer" and stage.unit == 1
         for delta, key, storage in zip(stage.events.deltas, stage.events.keys, stage.events.storages, strict=True):
@@ -514,3 +518,12 @@ def saved_layers(program: Program) -> int:
             elif stage.name == "final_norm" and storage == 0:
                 total += delta
     return total
+
+
+def _saved_in(stage: Stage) -> int:
+    """The same within a model recorded whole, by the ranges of storages that its blocks made."""
+    marks = stage.marks
+    ranges = [(marks[key], marks["end" + key[5:]]) for key in marks if key.startswith("block")]
+    return sum(
+        delta for delta, key, storage in zip(stage.events.deltas, stage.events.keys, stage.events.storages, strict=True)
+        if key != "casts" and any(low <= storage < high for low, high in ranges))

@@ -7,7 +7,7 @@ O(templates + layers). ``expand`` writes the same program out as single allocati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -29,6 +29,7 @@ class Stage(NamedTuple):
     name: str
     unit: int
     events: Stretch
+    marks: Mapping[str, int] = {}
 
 
 class Moment(NamedTuple):

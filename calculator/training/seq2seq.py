@@ -30,6 +30,7 @@ class Stack:
     causal: bool
     caches: list[Tensor]
     use_cache: bool
+    marks: dict[str, int]
 
 
 def simple_norm(layer: Layer, x: Tensor, name: str) -> Tensor:
@@ -163,7 +164,10 @@ def run_stack(
     cross: Tensor | None = None
     for layer, block in zip(stack.layers, stack.blocks, strict=True):
         body = _body(layer, block, stack, bias, encoded, cross, mask)
+        number = sum(key.startswith("block") for key in stack.marks)
+        stack.marks[f"block{number}"] = len(tape.storages)
         x, bias, cross = tape.checkpoint_many(body, x) if checkpoint else body(x)
+        stack.marks[f"end{number}"] = len(tape.storages)
         del body
     x = simple_norm(owner, x, name)
     return ops.dropout(tape, x, p)
@@ -184,7 +188,7 @@ def forward(tape: Tape, shape: ModelShape, n: Numerics, checkpoint: str, held: l
     table = owner.param("embedding", shape.vocab * shape.hidden, n.small)
     table.adds_in_place = n.autocast is not None
     stacks = [
-        Stack([Layer(tape, n, shape.hidden) for _ in order], [shape.blocks[i] for i in order], causal, held, not checkpoint)
+        Stack([Layer(tape, n, shape.hidden) for _ in order], [shape.blocks[i] for i in order], causal, held, not checkpoint, marks)
         for order, causal in ((shape.encoder_order, False), (shape.order, True))]
     embedded = ops.embedding(tape, table, shape.hidden)
     encoded = run_stack(tape, embedded, stacks[0], owner, "encoder_norm", None, p, checkpoint, None)
