@@ -31,6 +31,7 @@ _OPTIMIZER = {
     "sgd": "sgd", "sgd_momentum": "sgd_momentum", "none": "none",
 }  # fmt: skip
 _TARGETS = {f"{name}_proj": name for name in ("q", "k", "v", "o", "gate", "up", "down")}
+_CARDS = {75: "t4-16gb", 80: "a100-80gb-sxm4", 90: "h100-80gb-sxm", 100: "b200-180gb-sxm"}
 _EXPERTS = {"eager_balanced": "eager", "batched_mm": "batched_mm", "grouped_mm": "grouped_mm"}
 
 
@@ -45,7 +46,8 @@ def predict(row: Row) -> Outcome:
         plan = lab_plan(case, row.data)
         gpu = resolve(plan.gpu, plan.gpu_capacity_bytes)
         result = bill(shape, plan, gpu, tensors_only=True)
-        kept = saved_layers(step(shape, plan, gpu, tensors_only=True).program)
+        once = plan.model_copy(update={"grad_accum": 1})
+        kept = saved_layers(step(shape, once, gpu, tensors_only=True).program)
         predicted = predictions(result, kept)
     except UnpredictableError as error:
         return _missed(base, error)
@@ -105,7 +107,7 @@ def lab_plan(case: Mapping[str, Any], data: Mapping[str, Any]) -> TrainingPlan:
         "framework": "plain_torch",
         "torch_version": str(data.get("torch", "")).split("+")[0] or None,
         "transformers_version": data.get("transformers"),
-        "gpu": "a100-80gb-sxm4",
+        "gpu": _CARDS.get(case.get("cc", 80), "a100-80gb-sxm4"),
         "dropout": case.get("dropout"),
     }
     if case.get("optim") == "adamw_master":
@@ -123,7 +125,7 @@ def lab_plan(case: Mapping[str, Any], data: Mapping[str, Any]) -> TrainingPlan:
         }
     # Clipping allocates nothing that lives longer than one norm, so it is no option of a plan.
     extra = {
-        "first_step": bool(case.get("cold")),
+        "first_step": bool(case.get("cold")) and case.get("steps", 1) == 1,
         "convert_outputs_fp32": case.get("flow") == "accelerate",
     }
     for name, value in extra.items():
