@@ -96,6 +96,9 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     if plan.kv_cache_memory_bytes is not None:
         pool_text = text("serving.item.pool.fixed", pool_bytes=plan.kv_cache_memory_bytes)
     items = _items(begun, held, pool_text, gpu)
+    if stored is not None and stored.basis == "header" and plan.weights is None:
+        read = {"basis": stored.basis, "source": stored.source}
+        items = tuple(item.model_copy(update=read) if item.key == "weights" else item for item in items)
     totals = {layer: _sum(items, layer) for layer in ("tensor", "process")}
     allocated = totals["tensor"]
     process = allocated + totals["process"]

@@ -268,6 +268,7 @@ def test_over_a_real_hub() -> None:
         assert out["model"]["commit"] == hub.repos["Qwen/Qwen2.5-7B"].sha
         assert out["model"]["stored_bytes"] == 15_231_233_024
         weights = next(item for item in out["items"] if item["key"] == "weights")
+        assert weights["basis"] == "header"
         assert 0 <= weights["bytes"] - out["model"]["stored_bytes"] < 0.01 * weights["bytes"]
         refused = process("shape", "fake/gated", HF_ENDPOINT=hub.endpoint)
         assert refused.returncode == 3
