@@ -63,6 +63,18 @@ def test_both_languages_hold_the_same_ids_and_fields(domain: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_every_field_of_a_sentence_gets_its_value(language: str) -> None:
+    known = catalogue(language)
+    missing = [
+        f"{found.path}:{line}: {id_} is not given {', '.join(sorted(fields))}"
+        for found in all_usage()
+        for line, id_, values in found.given
+        if (fields := set(FIELD.findall(known.get(id_, ""))) - values)
+    ]
+    assert not missing, "fields that would stay in braces:\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_no_id_stands_twice(language: str) -> None:
     """Babel merges a repeated id in silence, so the files are counted as text."""
     ids: Counter[str] = Counter()
@@ -99,3 +111,4 @@ def test_the_reader_of_the_code_sees_ids(tmp_path: Path, monkeypatch: pytest.Mon
     found = usage(file)
     assert set(found.needed) == {"a.b", "c.d", "c.d.remedy", "f.g", "f.h"}
     assert found.patterns == {"p\\.[^ ]+"}
+    assert found.given[:2] == [(1, "a.b", {"n"}), (2, "c.d", {"field"})]

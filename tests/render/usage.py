@@ -24,13 +24,15 @@ ID = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z0-9_\-]+)+")
 
 @dataclass
 class Usage:
-    """Ids of one file: ``needed`` must be in the catalogues, ``literals`` and ``patterns`` may be.
+    """Ids of one file: ``needed`` must be in the catalogues, ``literals`` and ``patterns`` may be. ``given`` lists for
+    each call that spells out its values the line, the id and the names of the values.
 
     A pattern is an f-string that starts with words and a dot; one that starts with a field could be anything.
     """
 
     path: Path
     needed: dict[str, int] = field(default_factory=dict)
+    given: list[tuple[int, str, set[str]]] = field(default_factory=list)
     literals: set[str] = field(default_factory=set)
     patterns: set[str] = field(default_factory=set)
 
@@ -65,11 +67,13 @@ def _call(node: ast.Call, found: Usage) -> None:
         ids = [i for k in node.keywords if k.arg == "id" for i in _ids(k.value)]
     elif name not in TEXT_CALLS | ERROR_CALLS:
         return
-    for id_ in ids:
-        if ID.fullmatch(id_):
-            found.needed[id_] = node.lineno
-            if name in ERROR_CALLS:
-                found.needed[f"{id_}.remedy"] = node.lineno
+    values = {str(k.arg) for k in node.keywords}
+    for id_ in filter(ID.fullmatch, ids):
+        also = [f"{id_}.remedy"] if name in ERROR_CALLS else []
+        for each in (id_, *also):
+            found.needed[each] = node.lineno
+            if name != Text.__name__ and all(k.arg is not None for k in node.keywords):
+                found.given.append((node.lineno, each, values))
 
 
 def _ids(node: ast.expr) -> Iterator[str]:
