@@ -20,7 +20,8 @@ from ui.charts import TEMPLATE
 from ui.i18n import Words
 from ui.settings import ConfigChoice, ModelChoice, Page, PresetChoice, Settings
 from validation import score
-from validation.models import config_of, shape_of
+from validation.lab import lab_plan
+from validation.models import config_of, lab_config, shape_of
 from validation.outcome import Outcome, Scored
 from validation.plans import serving_plan, training_plan
 from validation.rows import Kind, Row, packaged
@@ -129,6 +130,8 @@ def plan_of(row: Row) -> tuple[Settings, Page]:
 
     Raises ``UnpredictableError`` and ``ShapeError`` as predicting the case does.
     """
+    if row.kind == "lab":
+        return _lab_plan(row)
     case = row.data
     model = str(case.get("model"))
     if row.kind == "serving":
@@ -139,6 +142,17 @@ def plan_of(row: Row) -> tuple[Settings, Page]:
     page: Page = "training" if plan.method == "full" else "finetuning"
     training = plan.model_copy(update={"adapter": plan.adapter or Adapter()})
     return _settings(model, plan.gpu, plan.gpu_capacity_bytes, plan.n_gpus, training=training), page
+
+
+def _lab_plan(row: Row) -> tuple[Settings, Page]:
+    case = row.data["case"]
+    plan = lab_plan(case, row.data)
+    page: Page = "training" if plan.method == "full" else "finetuning"
+    settings = Settings(
+        model=ConfigChoice(config=compact.smallest(lab_config(case))[0]), gpu=plan.gpu,
+        training=plan.model_copy(update={"adapter": plan.adapter or Adapter()}),
+    )  # fmt: skip
+    return settings, page
 
 
 def address(row: Row) -> tuple[Page, dict[str, str]]:

@@ -59,12 +59,20 @@ def shape_of(model_id: str | None) -> ModelShape:
 
 @lru_cache(maxsize=512)
 def lab_shape(case_json: str) -> ModelShape:
-    """The shape of a lab step: its preset with the step's own number of layers, config changes and dropout."""
-    case = json.loads(case_json)
-    lines = _lines("lab_models.jsonl")
+    """The shape of a lab step; the case as JSON text, so that equal steps are read once."""
+    return read(lab_config(json.loads(case_json)))
+
+
+def lab_config(case: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a lab step: its preset with the step's own number of layers, config changes and dropout.
+
+    Raises ``UnpredictableError`` ("validation.reason.model") for a preset that the package does not know.
+    """
     model = case["model"]
-    config = dict(model) if isinstance(model, dict) else None
-    if config is None:
+    if isinstance(model, dict):
+        config = dict(model)
+    else:
+        lines = _lines("lab_models.jsonl")
         if model not in lines:
             raise UnpredictableError("validation.reason.model", model=str(model))
         config = dict(json.loads(lines[model])["config"])
@@ -74,7 +82,7 @@ def lab_shape(case_json: str) -> ModelShape:
     if case.get("dropout") is not None:
         config.update(dict.fromkeys(_DROPOUT_KEYS, case["dropout"]))
     config.update(case.get("config") or {})
-    return read(config)
+    return config
 
 
 def arch_class(shape: ModelShape) -> str:
