@@ -33,6 +33,10 @@ def _print_kind(kind: str, found: Mapping[str, Any], console: Console, language:
     if found["quantities"]:
         entries = [(key, figure) for key, figure in found["quantities"].items()]
         console.print(_table(say("validation.table.quantities"), (say("validation.column.key"),), entries, say))
+        once = ", ".join(
+            f"{key} {percent(cluster['median_ape'])} ({cluster['n']})" for key, cluster in found["clusters"].items()
+        )
+        console.print(say("validation.clusters", clusters=once), soft_wrap=True, highlight=False)
     if found["facts"]["checked"]:
         met = found["facts"]
         console.print(say("validation.facts", checked_count=met["checked"], met_count=met["within_tolerance"]))

@@ -64,6 +64,7 @@ def _summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "rows": dict(score.row_counts(outcomes)),
         "quantities": {key: found.model_dump() for key, found in score.by_key(complete).items()},
+        "clusters": score.clusters(complete),
         "fits": score.fits([o.judged for o in outcomes if o.judged]),
         "facts": score.facts([value for value in values if value.kind == "facts"]),
         "unpredicted": [_reason(miss) for outcome in outcomes for miss in outcome.missed],

@@ -89,6 +89,17 @@ def groups(values: Sequence[Scored], by: Sequence[str] = GROUP_BY) -> list[dict[
     ]
 
 
+def clusters(values: Sequence[Scored]) -> dict[str, dict[str, float]]:
+    """By key: how many groups of runs there are that differ only in batch and length, and the median over the groups
+    of each one's own median error, so that a long sweep counts once."""
+    grouped: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for value in values:
+        grouped[value.key, value.tags.get("group", value.id)].append(abs(value.error))
+    keys = dict.fromkeys(key for key, _ in grouped)
+    found = {key: [median(errors) for (k, _), errors in grouped.items() if k == key] for key in keys}
+    return {key: {"n": len(medians), "median_ape": median(medians)} for key, medians in found.items()}
+
+
 def leave_one_out(values: Sequence[Scored], tag: str) -> list[dict[str, Any]]:
     """For each value of a tag (a source, a version): the figures of each key on it, and on everything else.
 

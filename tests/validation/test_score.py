@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from calculator.text import text
 from validation.outcome import Judged, Missed, Outcome, Scored
-from validation.score import by_key, facts, figures, fits, groups, leave_one_out, percentile, row_counts
+from validation.score import by_key, clusters, facts, figures, fits, groups, leave_one_out, percentile, row_counts
 
 
 def value(
@@ -97,6 +97,13 @@ def test_leave_one_out_compares_a_source_with_all_the_others():
     assert table["x"]["median_ape"] == pytest.approx(0.02)
     assert table["x"]["others_median_ape"] == pytest.approx(0.10)
     assert (table["y"]["n"], table["y"]["others_n"]) == (1, 2)
+
+
+def test_a_long_sweep_counts_once_among_the_groups():
+    sweep = [value(100, 100 + e, group="sweep") for e in (10, 20, 30, 40, 50)]
+    assert clusters([*sweep, value(100, 102, group="a"), value(100, 104, group="b")]) == {
+        "peak": {"n": 3, "median_ape": pytest.approx(0.04)}
+    }
 
 
 def judged(ran: bool, verdict: str) -> Judged:
