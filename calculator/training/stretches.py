@@ -163,6 +163,8 @@ def fused_linear_loss(layer: Layer, hidden: Tensor, form: HeadForm, marks: dict[
     states and of the head, chunk by chunk in fp32, and backward hands them on."""
     tape, n = layer.tape, layer.numerics
     weight = layer.param("head", hidden.width * form.vocab, n.small if not n.trainable else n.weight)
+    if form.era != "padded":  # the hidden states are shifted against the labels, by a copy
+        hidden = ops.shifted_rows(tape, hidden, SHIFTED)
     marks["loss"] = len(tape.events)
     shape = (hidden.rows, hidden.width, hidden.dtype)
 
