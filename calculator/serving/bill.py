@@ -45,7 +45,10 @@ _PHASES = ("load", "profile", "serve")
 
 
 def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
-    """The engine's start, term by term. Raises ``PlanError`` ("serving.unknown_engine") and the engine's own."""
+    """The engine's start, term by term. Raises ``PlanError`` ("serving.unknown_engine", "serving.kv_format" and the
+    engine's own), and ``UnknownFamilyError`` for a model whose cache no formula covers."""
+    if shape.cache_refusal is not None:
+        _ = shape.cache
     begin = _STARTS.get(plan.engine)
     if begin is None:
         raise PlanError("serving.unknown_engine", field="engine", engine=plan.engine)
@@ -109,7 +112,8 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     if starts:
         verdict = "fits" if wished <= begun.max_num_seqs and floor(per_replica + 1e-9) >= wished else "tight"
     tokens = cache.tokens(pool.value, begun.max_model_len)
-    most = cache.concurrency(pool.value, begun.max_model_len)
+    cached = bool(cache.bytes_per_token or cache.state_bytes_per_sequence)
+    most = cache.concurrency(pool.value, begun.max_model_len) if cached else float(begun.max_num_seqs)
     figures = ServingFigures(
         weights_bytes=begun.weights.span.value, activation_bytes=_printed(begun).value,
         non_torch_bytes=begun.non_torch.span.value, cuda_graph_bytes=begun.cuda_graphs.span.value,

@@ -94,7 +94,7 @@ def rank_weights(
     elif split.pp > 1:
         # A tied matrix stands on the first and on the last stage (vllm/model_executor/models/llama.py, 0.33.0).
         last += outside(t for t in shape.embedding if t.split == "vocab")
-    totals = [sum(layer(number) for number in span) for span in spans]
+    totals = [sum(layer(number) for number in (span[:1] if shape.shared_layers else span)) for span in spans]
     totals[0] += first
     totals[-1] += last
     return RankWeights(tuple(round(total) for total in totals), spans)

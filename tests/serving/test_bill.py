@@ -1,12 +1,15 @@
 """The serving bill: totals, verdict, need and reservation, and the laws that hold whatever the numbers are."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calculator.bill import Bill, ServingFigures
-from calculator.errors import PlanError
+from calculator.errors import PlanError, UnknownFamilyError
 from calculator.hardware import Gpu, find, resolve
+from calculator.model import read
 from calculator.model.shape import ModelShape
 from calculator.render import render
 from calculator.serving import bill, geometry
@@ -195,3 +198,42 @@ def test_an_engine_without_a_model_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
         billed(ServingPlan(engine="other"))
     assert caught.value.field == "engine"
+
+
+def test_a_model_whose_cache_no_formula_covers_is_refused() -> None:
+    with pytest.raises(UnknownFamilyError):
+        bill(shape_of("deepseek-ai/DeepSeek-V4-Flash-0731"), ServingPlan(), H100)
+
+
+def test_an_encoder_holds_as_many_requests_as_it_has_slots() -> None:
+    encoder = read(
+        {
+            "model_type": "bert", "architectures": ["BertModel"], "hidden_size": 768, "num_hidden_layers": 12,
+            "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512,
+            "type_vocab_size": 2, "hidden_act": "gelu",
+        }
+    )  # fmt: skip
+    serving = figures(bill(encoder, ServingPlan(engine_version="0.19.0", max_num_seqs=64), H100))
+    assert serving.max_concurrency == 64
+    assert serving.bytes_per_token == 0
+
+
+def test_shared_layers_are_loaded_once() -> None:
+    shape = llama(num_hidden_layers=12)
+    shared = shape.model_copy(update={"shared_layers": True})
+    outside = 2 * 2 * 128_256 * 4096 + 2 * 4096
+    whole, once = (figures(bill(s, ServingPlan(max_model_len=2048), H100)).weights_bytes for s in (shape, shared))
+    rotary = 131_072 * 128 * 2
+    assert (whole - outside - rotary) == 12 * (once - outside - rotary)
+
+
+def test_sixty_layers_of_bills_take_less_than_a_millisecond() -> None:
+    shape = llama(num_hidden_layers=126)
+    plan = ServingPlan(max_model_len=8192)
+    bill(shape, plan, H100)
+    times = []
+    for _ in range(30):
+        begin = time.process_time()
+        bill(shape, plan, H100)
+        times.append(time.process_time() - begin)
+    assert min(times) < 0.001

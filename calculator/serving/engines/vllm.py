@@ -279,7 +279,7 @@ def rotary_bytes(shape: ModelShape) -> int:
     for block in shape.blocks:
         mixer = block.mixer
         if isinstance(mixer, Attention) and mixer.rotary != "none":
-            widths.add((mixer.head_dim, bool(mixer.window)))
+            widths.add((mixer.rotary_dim or mixer.head_dim, bool(mixer.window)))
         elif isinstance(mixer, LatentAttention):
             widths.add((mixer.qk_rope_head_dim, False))
     return sum(shape.max_context * width * 2 for width, _ in widths)

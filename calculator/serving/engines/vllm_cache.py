@@ -74,7 +74,7 @@ class VllmCache:
 
     def concurrency(self, pool_bytes: int, context: int) -> float:
         need = self.request_blocks(context)
-        return self.blocks(pool_bytes) / need if need else float(LONGEST)
+        return self.blocks(pool_bytes) / need if need and self.block_bytes else float(LONGEST)
 
     def needed(self, requests: int, context: int) -> int:
         return requests * self.request_blocks(context) * self.block_bytes
@@ -85,6 +85,8 @@ class VllmCache:
         return self.block_bytes * sum(g.count * (length // g.block) for g in self.groups if g.kind == "full")
 
     def longest(self, pool_bytes: int) -> int:
+        if not self.block_bytes:
+            return LONGEST
         blocks, low, high = self.blocks(pool_bytes), 0, LONGEST
         while low < high:
             middle = (low + high + 1) // 2
