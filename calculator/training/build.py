@@ -314,7 +314,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         dropout=plan.dropout, experts=stack.experts,
         repeat_kv=stack.repeat_kv, fused_norm=stack.kernels != "written_out", fused_rope=stack.kernels != "written_out",
         fused_mlp=stack.kernels in ("liger", "unsloth"),
-        cudnn=float(gpu.compute_capability or 0) >= 9, single=plan.micro_batch == 1, scratch=scratch,
+        cudnn=gpu.vendor == "NVIDIA" and float(gpu.compute_capability or 0) >= 9, single=plan.micro_batch == 1, scratch=scratch,
     )
 
 
