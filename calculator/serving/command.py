@@ -18,15 +18,11 @@ from calculator.base import Frozen
 from calculator.errors import PlanError, TooLargeError
 from calculator.serving.flags import FLAGS, HARMLESS, SWITCHES, Flag
 from calculator.serving.plan import Engine, ServingPlan
+from calculator.serving.shell import leading_environment, program_of, split_words
 
 LONGEST = 20_000
 _SECRET = frozenset(("api-key", "api-keys", "hf-token"))
 _MODEL_FLAGS = frozenset(("model", "model-path", "model-id", "m", "hf", "hf-repo", "model_path"))
-_IMAGES: tuple[tuple[str, Engine], ...] = (
-    ("vllm/vllm-openai", "vllm"), ("rocm/vllm", "vllm"), ("lmsysorg/sglang", "sglang"),
-    ("huggingface/text-generation-inference", "tgi"), ("ggml-org/llama.cpp", "llama_cpp"),
-    ("ggerganov/llama.cpp", "llama_cpp"), ("openmmlab/lmdeploy", "lmdeploy"), ("nvidia/tensorrt-llm", "tensorrt_llm"),
-)  # fmt: skip
 _PROGRAMS: dict[Engine, list[str]] = {
     "vllm": ["vllm", "serve", "{model}"],
     "sglang": ["python3", "-m", "sglang.launch_server", "--model-path", "{model}"],
@@ -70,10 +66,10 @@ def parse_command(written: str) -> Command:
     """
     if len(written) > LONGEST:
         raise TooLargeError("command.too_long", field="command", limit_count=LONGEST)
-    words = _words(written)
-    environment, words = _environment(words)
+    words = split_words(written)
+    environment, words = leading_environment(words)
     fields: dict[str, Any] = {}
-    engine, words = _program(words, fields)
+    engine, words = program_of(words, fields)
     reader = _Reader(engine, fields)
     reader.read(words)
     _from_environment(environment, reader)
@@ -135,100 +131,6 @@ def _specials(plan: ServingPlan) -> list[str]:
     if plan.engine == "llama_cpp" and plan.kv_cache_dtype in ("q8_0", "q5_1", "q4_0", "bf16"):
         words += ["--cache-type-v", plan.kv_cache_dtype]
     return words
-
-
-# ------------------------------------------------------------------------------------------------------ reading
-
-
-def _words(written: str) -> list[str]:
-    """The words of the first command, line continuations joined, comments and what follows a pipe or ; left out."""
-    joined = re.sub(r"[\\^`][ \t]*\r?\n", " ", written).strip()
-    lexer = shlex.shlex(joined, posix=True, punctuation_chars="|&;<>")
-    lexer.whitespace_split = True
-    words: list[str] = []
-    try:
-        for word in lexer:
-            if re.fullmatch(r"[|&;<>]+", word):
-                if words and (word[0] in "<>" or words != ["export"]):
-                    break
-                continue
-            words.append(word)
-    except ValueError:
-        raise PlanError("command.unreadable", field="command") from None
-    if words and words[0] in ("$", ">", "sudo", "exec", "nohup", "command:"):
-        words = words[1:]
-    if not words:
-        raise PlanError("command.unreadable", field="command")
-    return words
-
-
-def _environment(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Leading NAME=value words."""
-    found: dict[str, str] = {}
-    rest = list(words)
-    while rest and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=.*", rest[0]):
-        name, _, value = rest.pop(0).partition("=")
-        found[name] = value
-    return found, rest
-
-
-def _program(words: list[str], fields: dict[str, Any]) -> tuple[Engine, list[str]]:
-    """The engine and the words after its program."""
-    text = " ".join(words)
-    if words[:1] and words[0].rsplit("/", 1)[-1] in ("docker", "podman") and len(words) > 1:
-        return _container(words, fields)
-    base = [word.rsplit("/", 1)[-1] for word in words[:4]]
-    for index, name in enumerate(base[:3]):
-        rest = words[index + 1 :]
-        if name == "vllm" and rest[:1] == ["serve"]:
-            return "vllm", rest[1:]
-        if name == "-m" and rest[:1]:
-            module = rest[0]
-            if module.startswith("vllm.entrypoints"):
-                return "vllm", rest[1:]
-            if module == "sglang.launch_server":
-                return "sglang", rest[1:]
-        if name == "sglang" and rest[:1] == ["serve"]:
-            return "sglang", rest[1:]
-        if name == "trtllm-serve":
-            return "tensorrt_llm", rest[1:] if rest[:1] == ["serve"] else rest
-        if name in ("llama-server", "llama-server.exe"):
-            return "llama_cpp", rest
-        if name == "lmdeploy" and rest[:2] == ["serve", "api_server"]:
-            return "lmdeploy", rest[2:]
-        if name == "text-generation-launcher":
-            return "tgi", rest
-    raise PlanError("command.unknown_engine", field="command", text=text[:60])
-
-
-def _container(words: list[str], fields: dict[str, Any]) -> tuple[Engine, list[str]]:
-    """``docker run``: the image tells engine and release, its arguments are the engine's."""
-    for index, word in enumerate(words):
-        for image, engine in _IMAGES:
-            if image not in word:
-                continue
-            tag = re.search(r":v?(\d+\.\d+(?:\.\d+)?)", word)
-            if tag:
-                fields["engine_version"] = tag[1]
-            _devices(words[:index], fields)
-            rest = words[index + 1 :]
-            try:
-                return _program(rest, fields)
-            except PlanError:
-                return engine, rest
-    raise PlanError("command.unknown_engine", field="command", text=" ".join(words)[:60])
-
-
-def _devices(options: list[str], fields: dict[str, Any]) -> None:
-    for index, word in enumerate(options):
-        value = word.partition("=")[2] if word.startswith("--gpus=") else ""
-        if word == "--gpus" and index + 1 < len(options):
-            value = options[index + 1]
-        listed = re.search(r"device=([\d,]+)", value)
-        if listed:
-            fields["n_gpus"] = len([part for part in listed[1].split(",") if part])
-        elif value.isdigit():
-            fields["n_gpus"] = int(value)
 
 
 class _Reader:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from calculator.errors import PlanError, TooLargeError
 from calculator.hardware import find
 from calculator.serving import start
-from calculator.serving.capacity import Traffic, matrix, packed, percentile, separated, simulate
+from calculator.serving.capacity import matrix, packed, separated
 from calculator.serving.lengths import MAX_LINE, PRESETS, Lengths, Lognormal, preset, read_lengths
 from calculator.serving.pages import PagedCache, Part
 from calculator.serving.plan import ServingPlan
+from calculator.serving.simulator import Traffic, percentile, simulate
 from tests.serving.shapes import llama
 
 CACHE = PagedCache((Part(1000),), 16)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
-from calculator.model.shape import Attention, LatentAttention, ModelShape, StateMixer, Tensor
+from calculator.model.shape import Attention, LatentAttention, ModelShape, Tensor
 from calculator.model.stored import StoredWeights
 from calculator.model.weights import WeightLayout
 from calculator.serving.cache import Spec, cache_format, layer_specs
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activation
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
+from calculator.serving.engines.vllm_settings import Settings, settings
 from calculator.serving.engines.vllm_weights import (
     chosen_format,
     latent_copies,
@@ -25,10 +26,10 @@ from calculator.serving.overheads import context_term
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split, ceil_div, round_up, split_of
 from calculator.serving.start import ZERO, Span, Start, Term
-from calculator.serving.versions import Version, at, parse
+from calculator.serving.versions import Version
 from calculator.serving.weights import RankWeights
 from calculator.sources import Source
-from calculator.text import Text, text
+from calculator.text import text
 from calculator.units import GIB
 
 MLA_BACKEND: Version = (0, 7, 1)
@@ -38,95 +39,6 @@ CACHE_SOURCE = rules.source("vllm/v1/core/kv_cache_utils.py, vllm/v1/kv_cache_in
 WEIGHTS_SOURCE = Source(title="Tensor shapes and their stored format, divided as vLLM's layers do",
                         url="https://github.com/vllm-project/vllm/tree/main/vllm/model_executor/layers",
                         checked_on="2026-11-29")  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The plan with the engine's defaults filled in."""
-
-    version: Version
-    runner: str
-    context: int
-    seqs: int
-    tokens: int
-    fraction: float
-    sampler: str
-    guessed_sampler: bool
-    chunked: bool
-    state_pages: int | None
-    assumptions: tuple[Text, ...]
-
-
-def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
-    """Release, runner and defaults. What had to be filled in is listed as assumptions."""
-    notes: list[Text] = []
-    if plan.engine_version is not None:
-        version = parse(plan.engine_version)
-    else:
-        version = rules.NEWEST_V0 if plan.runner == "v0" else rules.NEWEST
-        notes.append(text("serving.assume.version", engine="vLLM", version=".".join(map(str, version))))
-    if version > rules.NEWEST:
-        notes.append(text("serving.assume.newer", version=plan.engine_version or "", newest="0.33.0"))
-    runner = plan.runner or rules.default_runner(version, shape)
-    context = plan.max_model_len or shape.max_context or 2048
-    if plan.max_model_len is None:
-        notes.append(text("serving.assume.max_model_len", context_tokens=context))
-    chunked = runner != "v0" or _chunks_by_itself(shape, plan, context, version)
-    seqs = plan.max_num_seqs or rules.default_seqs(runner, version, gpu)
-    if plan.max_num_batched_tokens is not None:
-        tokens = plan.max_num_batched_tokens
-    else:
-        tokens = rules.default_tokens(
-            runner, version, gpu, plan.usage, context, multimodal=bool(shape.towers), chunked=chunked
-        )
-        tokens = max(tokens, seqs) if runner != "v0" else tokens
-        tokens = min(tokens, seqs * context) if runner != "v0" else tokens
-    if plan.max_num_seqs is None or plan.max_num_batched_tokens is None:
-        notes.append(text("serving.assume.batch", seqs_count=seqs, batched_tokens=tokens, gpu=gpu.name))
-    fraction = plan.memory_fraction
-    if fraction is None:
-        fraction = at(rules.FRACTION, version).value
-        notes.append(text("serving.assume.fraction", fraction=fraction))
-    sampler, guessed = rules.sampler_of(plan, version, runner, gpu)
-    if guessed:
-        notes.append(text("serving.assume.sampler"))
-    pages, note = _state_pages(shape, plan, version)
-    if note is not None:
-        notes.append(note)
-    return Settings(
-        version, runner, context, min(seqs, tokens), tokens, fraction, sampler, guessed, chunked, pages, tuple(notes)
-    )
-
-
-def _chunks_by_itself(shape: ModelShape, plan: ServingPlan, context: int, version: Version) -> bool:
-    windows = any(isinstance(b.mixer, Attention) and b.mixer.window for b in shape.blocks)
-    if plan.chunked_prefill is not None:
-        return plan.chunked_prefill
-    if plan.max_num_batched_tokens is not None and plan.max_num_batched_tokens < context:
-        return True
-    if version < rules.CHUNKED_SINCE:
-        return False
-    return context > rules.CHUNKED_FROM and not windows and not shape.towers
-
-
-def _state_pages(shape: ModelShape, plan: ServingPlan, version: Version) -> tuple[int | None, Text | None]:
-    """Pages of a state that a request holds: 1, or 2 with prefix caching in mode "align"; None: one for every block
-    (mode "all"). vllm/model_executor/models/config.py, 0.16.0 to 0.33.0."""
-    states = [b.mixer for b in shape.blocks if isinstance(b.mixer, StateMixer)]
-    if not states:
-        return 1, None
-    caching = plan.prefix_caching
-    note = None
-    if caching is None:
-        caching = version >= (0, 16, 0)
-        if caching:
-            note = text("serving.assume.prefix_caching")
-    if not caching:
-        return 1, note
-    if version < (0, 16, 0):
-        return None, note
-    whole = all(mixer.variant in ("mamba1", "mamba2") for mixer in states) and version < (0, 24, 0)
-    return (None if whole else 2), note
 
 
 def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: range, chosen: Settings) -> VllmCache:
