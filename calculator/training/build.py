@@ -31,7 +31,7 @@ from calculator.training.stretches import (
     rotary_tables,
 )
 from calculator.training.tape import ONE, PADDED, ROW_KINDS, SCORES, SEQ, TOKENS, Tape, Tensor
-from calculator.training.holdings import units
+from calculator.training.holdings import Units, units
 from calculator.training.template import BLOCK, Sized, Stretch, Template, edit, record, rounded, size
 
 LINEAR_ROLES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
@@ -47,6 +47,7 @@ class Compiled:
         self._adapters: dict[Any, tuple[tuple[int, ...], ...]] = {}
         self.units = units(shape)
         self.units_of_modules = units(shape, modules=True)
+        self.units_untied = units(shape.model_copy(update={"tied": False}), packable_head=True)
         self.transient: dict[int, frozenset[int]] = {}
         self.summands: dict[int, frozenset[int]] = {}
         self.holds_entry = len(shape.embedding) == 1 or shape.kind == "encoder"
@@ -55,6 +56,12 @@ class Compiled:
         self.buffers_bytes = 2 * tables * rounded(2 * dim) + (BLOCK if shape.embedding_scaled else 0)
         if shape.kind == "encoder" and len(shape.embedding) > 1:
             self.buffers_bytes += 2 * rounded(8 * shape.embedding[1].shape[0])
+
+    def units_for(self, n: Numerics) -> Units:
+        """The weights as the plan's code holds them: litgpt ties none, older transformers has an expert a module."""
+        if n.code == "litgpt":
+            return self.units_untied
+        return self.units_of_modules if n.experts == "modules" else self.units
 
     # ------------------------------------------------------------------------------------------------ recording
     def layer(self, index: int, n: Numerics, checkpoint: str, first: bool) -> Template:
@@ -126,7 +133,7 @@ class Compiled:
             else:
                 x, summands = embed(layer, shape.vocab, positions=learned, scaled=shape.embedding_scaled,
                                     norm=shape.embedding_norm, dropout=shape.embedding_dropout)
-            if shape.tied and n.trainable:
+            if shape.tied and n.trainable and n.code == "transformers":
                 param = layer.params["embedding"]
                 param.waiting = tape.outside(ONE, param.tensor.width, n.small, role="gradients")
                 param.adds_in_place = n.autocast is not None
@@ -304,13 +311,15 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
     windowed = any(isinstance(b.mixer, Attention) and b.mixer.window is not None and b.mixer.window < plan.seq_len
                    for b in shape.blocks)
     quantised = {"none": "", "nf4": "bnb4", "nf4_dq": "bnb4", "int8": "int8"}.get(plan.base_quant, "packed")
+    packed_compute = recipe.compute
     if quantised == "bnb4" and plan.framework == "litgpt":
         quantised = "bnb4_input"
+        packed_compute = recipe.weight if "2023" in (plan.framework_version or "") else "fp32"
     return Numerics(
         code="litgpt" if plan.framework == "litgpt" else "transformers", weight=recipe.weight, small=recipe.small, norm=recipe.norm, autocast=recipe.autocast, trainable=not lora, rank=rank,
         targets=targets, adapter=recipe.adapter, adapter_dropout=adapter_dropout(plan),
         fused_adapters=stack.kernels in ("unsloth", "triton") and plan.base_quant != "none", dora=plan.method == "dora",
-        quantised=quantised, attention=attention, masked=windowed and plan.attention == "sdpa",
+        quantised=quantised, packed_compute=packed_compute, attention=attention, masked=windowed and plan.attention == "sdpa",
         dropout=plan.dropout, experts=stack.experts,
         repeat_kv=stack.repeat_kv, fused_norm=stack.kernels != "written_out", fused_rope=stack.kernels != "written_out",
         fused_mlp=stack.kernels in ("liger", "unsloth"),
@@ -320,7 +329,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
 
 def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
     return HeadForm(
-        vocab=shape.vocab, norm=shape.final_norm, tied=shape.tied, softcap=shape.final_softcap, upcast=shape.loss_upcast,
+        vocab=shape.vocab, norm=shape.final_norm, tied=shape.tied and plan.framework != "litgpt", softcap=shape.final_softcap, upcast=shape.loss_upcast,
         kernel=plan.loss, chunked=chunk_form(plan), era=stack_of(plan).era, outputs_held=outputs_held(plan), outputs_fp32=plan.convert_outputs_fp32,
     )
 

@@ -13,7 +13,7 @@ from calculator.training.tape import Tensor
 
 def activation(layer: Layer, x: Tensor, kind: str) -> Tensor:
     tape = layer.tape
-    if kind == "gelu_new":
+    if kind == "gelu_new" and layer.numerics.code == "transformers":
         return ops.tanh_gelu(tape, x)
     if kind == "relu":
         return ops.relu(tape, x)

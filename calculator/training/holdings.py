@@ -62,15 +62,16 @@ class Units(NamedTuple):
     extra: Weights
 
 
-def units(shape: ModelShape, *, modules: bool = False) -> Units:
-    """``modules``: experts are Linear layers of their own (transformers before 5), which a quantiser packs."""
+def units(shape: ModelShape, *, modules: bool = False, packable_head: bool = False) -> Units:
+    """``modules``: experts are Linear layers of their own (transformers before 5), which a quantiser packs;
+    ``packable_head``: so is the head (litgpt)."""
     wide = dialect(shape.model_type).router_fp32
     towers = tuple(w for tower in shape.towers for w in weights_of(tower.tensors, packable=False))
     return Units(
         embedding=weights_of(shape.embedding, packable=False),
         blocks=tuple(weights_of(b.tensors, packable=True, wide_router=wide, modules=modules) for b in shape.blocks),
         final=weights_of(shape.final, packable=False),
-        head=weights_of(tuple(t for t in shape.head if not (shape.tied and is_tied(t, shape))), packable=False),
+        head=weights_of(tuple(t for t in shape.head if not (shape.tied and is_tied(t, shape))), packable=packable_head),
         extra=towers + weights_of(shape.projector, packable=False),
     )
 

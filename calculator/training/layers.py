@@ -60,7 +60,7 @@ class Layer:
             a = self.param(f"{name}.A", x.width * n.rank, n.adapter, trainable=True, dims=(n.rank, x.width))
             b = self.param(f"{name}.B", n.rank * width, n.adapter, trainable=True, dims=(width, n.rank))
             return ops.fused_adapter_linear(self.tape, x, weight, a, b, width, n.rank, n.compute, bool(n.adapter_dropout))
-        if n.quantised and role != "head":
+        if n.quantised and (role != "head" or n.code == "litgpt"):
             result = self._quantised(x, name, width, bias)
         else:
             weight = self.param(name, x.width * width, n.small if role == "head" else n.weight)
@@ -88,7 +88,7 @@ class Layer:
         n = self.numerics
         weight = self.param(name, x.width * width, n.compute, trainable=False)
         bias_param = self.param(f"{name}.bias", width, n.compute, trainable=False) if bias else None
-        return ops.dequantising_linear(self.tape, x, weight, width, bias_param, n.compute, n.quantised)
+        return ops.dequantising_linear(self.tape, x, weight, width, bias_param, n.packed_compute, n.quantised)
 
     def _adapted(self, x: Tensor, result: Tensor, name: str, width: int, rank: int) -> Tensor:
         tape, n = self.tape, self.numerics

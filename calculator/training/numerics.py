@@ -13,7 +13,8 @@ class Numerics(NamedTuple):
 
     ``weight`` is the type that weights are held in, ``small`` that of embedding and head, ``norm`` of norms (both may be fp32
     after PEFT's k-bit preparation), ``residual`` of the stream that enters a layer, ``autocast`` the compute type under autocast. ``quantised``: how the frozen Linear weights are
-    stored (``bnb4_input``: bitsandbytes before 0.43, which keeps the input of every product). ``code``: whose modelling code
+    stored (``bnb4_input``: bitsandbytes before 0.43, which keeps the input of every product). ``packed_compute``: type that packed
+    weights are unpacked to. ``code``: whose modelling code
     runs. ``masked``: an explicit attention mask is in use in windowed layers. ``grads_exist``: gradients of an earlier
     micro-batch are there, so new ones are added and freed. ``single``: the micro-batch is one sequence, which lets
     batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
@@ -34,6 +35,7 @@ class Numerics(NamedTuple):
     adapter_dropout: float = 0.0
     dora: bool = False
     quantised: Literal["", "bnb4", "bnb4_input", "int8", "packed"] = ""
+    packed_compute: str = "bf16"
     code: Literal["transformers", "litgpt"] = "transformers"
     attention: AttentionImpl = "flash"
     repeat_kv: bool = False

@@ -62,12 +62,12 @@ _statics: dict[tuple[int, tuple[object, ...]], tuple[Compiled, Statics]] = {}
 
 def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics) -> Statics:
     """Weights and optimizer memory of a rank that holds everything, cached by what they depend on."""
-    key = (id(book), (recipe, plan.method, plan.adapter, plan.base_quant, plan.optimizer, n.experts))
+    key = (id(book), (recipe, plan.method, plan.adapter, plan.base_quant, plan.optimizer, n.experts, n.code))
     found = _statics.get(key)
     if found is not None and found[0] is book:
         return found[1]
     trained = trained_tensors(book, plan, n)
-    units, order = book.units_of_modules if n.experts == "modules" else book.units, all_layers(book.shape)
+    units, order = book.units_for(n), all_layers(book.shape)
     held = recipe._replace(weight=recipe.held, small=recipe.held, norm=recipe.held) if recipe.held != recipe.weight else recipe
     resident = {i: bytes_of(units.blocks[i], plan, held) for i in set(order)}
     parameters = sum(resident[i] for i in order)
@@ -108,7 +108,7 @@ def unit_bytes(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
 
 def trained_tensors(book: Compiled, plan: TrainingPlan, n: Numerics) -> tuple[tuple[int, ...], ...]:
     """Dimensions of every trained parameter."""
-    units, shape = book.units_of_modules if n.experts == "modules" else book.units, book.shape
+    units, shape = book.units_for(n), book.shape
     if not adapted(plan):
         groups = [units.embedding, units.extra, *(units.blocks[i] for i in all_layers(shape)), units.final, units.head]
         return tuple(w.dims for group in groups for w in group)
