@@ -20,7 +20,7 @@ from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe, adapted
 from calculator.training.sharding import Edits
-from calculator.training.stack import adapter_dropout, chunk_form, liger_chunk, outputs_held, stack_of
+from calculator.training.stack import accumulates, adapter_dropout, chunk_form, liger_chunk, outputs_held, stack_of
 from calculator.training.stretches import (
     HeadForm,
     additive_mask,
@@ -414,7 +414,7 @@ class MicroStep:
         for i, unit in enumerate([self.embedding, *self.layers, last]):
             if unit.exit.deltas:
                 stages.append(Stage("forward", "exit", i, unit.exit))
-        if self.plan.grad_accum > 1:
+        if accumulates(self.plan):
             stages.append(Stage("forward", "outputs", count + 1, edit(("logits_loss", BLOCK))))
         return stages
 
@@ -450,7 +450,7 @@ class MicroStep:
             stages.append(Stage("backward", "entry_gradient", 0, edit(
                 ("backward_temporary", -first.sizes[first.template.gradient_out]))))
         stages += self._edit("backward", "reduce", 0, done(0))
-        ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if self.plan.grad_accum > 1 else [])
+        ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if accumulates(self.plan) else [])
         if retained:
             ended.append(("checkpoints", -retained))
         stages.append(Stage("backward", "end", 0, edit(*ended)))
@@ -479,12 +479,12 @@ def build_program(
     kept = n._replace(grads_exist=True)
     if shape.kind == "encoder_decoder":
         stages = whole_step(shape, plan, kept if plan.gradients_kept else n, form)
-        if plan.grad_accum > 1:
+        if accumulates(plan):
             stages += whole_step(shape, plan, kept, form)
         gradients = sum(stage.events.net_by_key.get("gradients", 0) for stage in stages)
         return Program(start, (*stages, *optimizer_stages(plan, memory, gradients)))
     first = MicroStep(shape, plan, kept if plan.gradients_kept or buffered else n, form, part, edits)
-    accumulating = plan.grad_accum > 1
+    accumulating = accumulates(plan)
     stages = first.forward() + first.backward(None if accumulating and edits.waits_for_last else first.gradients)
     if accumulating:
         again = MicroStep(shape, plan, kept if edits.waits_for_last or buffered else n, form, part, edits)

@@ -103,6 +103,8 @@ class FullyShardedEdits(Edits):
         self.keeps_layer_inputs = (
             plan.sharding == "fsdp1" and adapted(plan) and plan.checkpointing in ("full", "offloaded"))
         self.last = len(units) - 1
+        self.mixed = plan.framework == "litgpt" and adapted(plan)
+        self.whole: set[int] = set()
 
     def start(self) -> Stretch | None:
         return edit(("gathered_parameters", self.root))
@@ -128,13 +130,27 @@ class FullyShardedEdits(Edits):
         release = self._layer(unit, -1, 2 if self.second else 1)
         changes: list[tuple[str, int]] = []
         trained = self.units[unit].trained
-        if gradients and trained:
+        if self.mixed and trained:
+            changes += self._mixed(unit, gradients)
+        elif gradients and trained:
             shard = rounded(-(-trained // self.ranks) * self.shard_bytes)
             flat = trained * self.reduce_bytes
             changes = [("comm_buffers", flat), ("gradients", -gradients), ("gradients", shard), ("comm_buffers", -flat)]
         if release is not None:
             changes += list(zip(release.keys, release.deltas, strict=True))
         return edit(*changes) if changes else None
+
+
+    def _mixed(self, unit: int, gradients: int) -> list[tuple[str, int]]:
+        """A flat parameter of frozen and trained weights has a gradient of its whole size, kept until it is reduced."""
+        size = self.units[unit].gathered
+        changes = []
+        if unit not in self.whole:
+            self.whole.add(unit)
+            changes.append(("gradients", size))
+        if gradients:
+            changes += [("gradients", -size - gradients), ("gradients", rounded(-(-size // self.ranks)))]
+        return changes
 
 
 class ZeroEdits(Edits):

@@ -62,7 +62,13 @@ def chunk_form(plan: TrainingPlan) -> Literal["kept_16", "kept_32", "eager"]:
 
 def outputs_held(plan: TrainingPlan) -> bool:
     """A loop written by hand keeps the model's outputs, logits included, while it calls backward; trainers drop them."""
-    return plan.framework == "plain_torch" if plan.outputs_held is None else plan.outputs_held
+    return plan.framework in ("plain_torch", "deepspeed") if plan.outputs_held is None else plan.outputs_held
+
+
+def accumulates(plan: TrainingPlan) -> bool:
+    """Whether gradients of several micro-batches are added up. litgpt's own settings always do (global batches of 16 and
+    more in pieces of 1 to 4)."""
+    return plan.grad_accum > 1 or (plan.framework == "litgpt" and "grad_accum" not in plan.model_fields_set)
 
 
 def stack_of(plan: TrainingPlan, model_type: str = "") -> Stack:
@@ -70,13 +76,13 @@ def stack_of(plan: TrainingPlan, model_type: str = "") -> Stack:
     version = plan.transformers_version
     hugging_face = plan.framework in HUGGING_FACE
     era: Era = "padded"
-    if hugging_face and before(version, 4, 46):
+    if hugging_face and (before(version, 4, 46) or (version is None and before(plan.torch_version, 2, 5))):
         era = "shifted_freed"
     elif hugging_face and before(version, 4, 49):
         era = "shifted_held"
     reentrant = plan.checkpointing_reentrant
     if reentrant is None:
-        reentrant = hugging_face and before(version, 5)
+        reentrant = hugging_face and (before(version, 5) or (version is None and before(plan.torch_version, 2, 5)))
     experts = plan.experts_impl or ("modules" if hugging_face and before(version, 5) else "grouped_mm")
     return Stack(
         era=era, reentrant=reentrant, repeat_kv=hugging_face and repeats_heads(plan, model_type),

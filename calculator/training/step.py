@@ -25,6 +25,7 @@ from calculator.training.sharding import (
     division,
     edits_of,
 )
+from calculator.training.stack import accumulates, outputs_held, stack_of
 from calculator.training.template import rounded
 
 
@@ -166,7 +167,7 @@ def gradient_buffers(made: Statics, plan: TrainingPlan, recipe: Recipe, by: Divi
             return {"comm_buffers": int(elements * item)}
         case "zero1":
             return {"gradients": part}
-        case "zero2" if plan.grad_accum > 1 and "optimizer" not in plan.offload:
+        case "zero2" if accumulates(plan) and "optimizer" not in plan.offload:
             return {"gradients": part}
         case "zero3":
             bucket = 2 * min(plan.zero_reduce_bucket or ZERO_BUCKET, elements)
@@ -191,7 +192,11 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
         "model_params": shape.parameters.total, "trained_params": made.trained_elements, "layers_count": shape.layers,
         "vocab_count": shape.vocab,
     }
-    end = {key: size for key, size in start.items() if size and key not in ("inputs", "comm_buffers")}
+    brief = ("inputs",) if plan.sharding in ("zero3", "ddp") else ("inputs", "comm_buffers")
+    end = {key: size for key, size in start.items() if size and key not in brief}
+    if outputs_held(plan) and plan.loss == "standard":
+        item = 4 if recipe.compute == "fp32" or stack_of(plan).era == "shifted_freed" else 2
+        end["logits_loss"] = rounded(item * shape.vocab * plan.micro_batch * plan.seq_len)
     if memory.states:
         end["optimizer_states"] = memory.states
     if plan.sharding in FSDP and by.gradients > 1:
