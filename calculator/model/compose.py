@@ -47,8 +47,12 @@ def tower_config(cfg: Config, key: str, kind: str, *, optional: bool = False) ->
     """A tower's object with its class's defaults; where the whole object is absent, the class stands for it, which is
     noted, unless the composite has no tower without one (``optional``)."""
     found = cfg.sub(key, TOWERS.get(kind))
-    if found is not None or optional:
+    if found is not None:
         return found
+    if optional:
+        if key not in cfg.raw:
+            cfg.notes.assume("assumption.no_tower", key=cfg.path + key)
+        return None
     if kind not in TOWERS:
         raise cfg.missing(key)
     cfg.notes.assume("assumption.tower_absent", key=cfg.path + key)

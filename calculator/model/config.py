@@ -96,11 +96,15 @@ class Config:
                 return key, value
         return keys[0], None
 
+    def assume_default(self, key: str, value: object) -> None:
+        """Note that ``key`` is absent and that its class's ``value`` is taken."""
+        self.notes.assume("assumption.default", key=self.path + key, value=_show(value))
+
     def _default(self, keys: Sequence[str], default: Any, silent: bool) -> Any:
         if default is _REQUIRED:
             raise self.missing(*keys)
         if default is not None and not silent:
-            self.notes.assume("assumption.default", key=self.path + keys[0], value=_show(default))
+            self.assume_default(keys[0], default)
         return default
 
     # -------------------------------------------------------------------------------------------------- typed access
@@ -142,13 +146,16 @@ class Config:
             raise self.bad(key, "range")
         return float(value)
 
-    def flag(self, *keys: str, default: bool = False) -> bool:
-        """A boolean. Switches that old files leave out take the class's value without a note; null is not one."""
+    def flag(self, *keys: str, default: bool = False, silent: bool = False) -> bool:
+        """A boolean; null is not one. Absent, the class's value is taken, and noted unless ``silent``."""
         key, value = self._lookup(keys)
         if value is None:
             unset = next((k for k in keys if k in self.raw), None)
             if unset is not None:
                 raise self.bad(unset, "boolean")
+            if not silent:
+                word = "true" if default else "false"
+                self.assume_default(keys[0], word)
             return default
         if not isinstance(value, bool):
             raise self.bad(key, "boolean")

@@ -49,7 +49,7 @@ def all_layers(default: int | None) -> Windows:
 def qwen(cfg: Config, layers: int) -> tuple[int | None, ...]:
     """Qwen2 and Qwen3: off unless ``use_sliding_window``; the first ``max_window_layers`` layers stay full."""
     window = cfg.optional_int("sliding_window", high=MAX_SIZE)
-    on = cfg.flag("use_sliding_window")
+    on = cfg.flag("use_sliding_window", silent=True)
     first = cfg.optional_int("max_window_layers", low=0)
     if not on or window is None:
         cfg.ignore("layer_types")

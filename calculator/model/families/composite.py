@@ -62,9 +62,13 @@ def llava(cfg: Config, readers: Readers) -> ModelShape:
         text = readers["llama"](cfg)
         cfg.ignore("mm_hidden_size")
     tower = picture_tower(cfg, "clip_large", "vision_tower.")
-    bias = cfg.flag("multimodal_projector_bias", default=True)
-    layers = cfg.get("vision_feature_layer")
-    taps = len(layers) if isinstance(layers, list) else 1
+    bias = cfg.flag("multimodal_projector_bias", default=True, silent=True)
+    if isinstance(cfg.get("vision_feature_layer"), list):
+        taps = len(cfg.ints("vision_feature_layer", low=-512, high=512, at_most=512) or (0,))
+    else:
+        cfg.integer("vision_feature_layer", "mm_vision_select_layer", default=-2, low=-512, high=512)
+        cfg.ignore("mm_vision_select_feature")
+        taps = 1
     return compose(text, (tower,), two_layers(text.hidden, tower.hidden * taps, bias=bias))
 
 
@@ -184,6 +188,8 @@ def aria(cfg: Config, readers: Readers) -> ModelShape:
     text = read_text(text_config(cfg), readers)
     tower = vit.siglip(need_tower(cfg, "vision_config", "idefics3"), "vision_tower.")
     table = cfg.require_sub("projector_patch_to_query_dict")
+    if not all(key.isdecimal() for key in table.raw):
+        raise cfg.bad("projector_patch_to_query_dict", "items")
     queries = max((table.integer(key) for key in table.raw), default=0)
     if not queries:
         raise cfg.bad("projector_patch_to_query_dict", "length")

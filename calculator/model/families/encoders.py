@@ -304,6 +304,7 @@ def deberta(cfg: Config) -> ModelShape:
     if isinstance(kinds, str):
         kinds = kinds.split("|")
     if kinds is None:
+        cfg.assume_default("pos_att_type", "")
         kinds = []
     if not isinstance(kinds, list) or set(map(str, kinds)) - {"c2p", "p2c"}:
         raise cfg.bad("pos_att_type", "choice")

@@ -35,6 +35,8 @@ def gemma4_text(cfg: Config) -> ModelShape:
     window = cfg.integer("sliding_window")
     wide_head = cfg.integer("global_head_dim", default=size.head_dim)
     wide_kv = cfg.optional_int("num_global_key_value_heads", high=65_536) or size.kv_heads
+    if "num_global_key_value_heads" not in cfg.raw:
+        cfg.assume_default("num_global_key_value_heads", size.kv_heads)
     cfg.divide("num_global_key_value_heads", size.heads, wide_kv)
     k_eq_v = cfg.flag("attention_k_eq_v")
     sharing = cfg.integer("num_kv_shared_layers", default=0, low=0, high=size.layers - 1, silent=True)

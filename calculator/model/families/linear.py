@@ -113,7 +113,9 @@ def _qwen_hybrid(cfg: Config, *, joined: bool) -> ModelShape:
     blocks, order = stack(list(zip(kinds, sparse, strict=True)), make)
     count = mtp_layers(cfg, "mtp_num_hidden_layers", "num_nextn_predict_layers")
     mtp = (
-        joined_mtp(size, make("full", sparse[-1]), count, dedicated=cfg.flag("mtp_use_dedicated_embeddings"))
+        joined_mtp(
+            size, make("full", sparse[-1]), count, dedicated=cfg.flag("mtp_use_dedicated_embeddings", silent=True)
+        )
         if count
         else ()
     )

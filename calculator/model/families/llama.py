@@ -88,7 +88,7 @@ def read_dialect(cfg: Config, d: Dialect) -> ModelShape:
     qkv_bias, out_bias = switch(cfg, d.qkv_bias), switch(cfg, d.out_bias)
     parallel = switch(cfg, d.parallel_key or d.parallel)
     layer_norms = d.norms[:1] if parallel else d.norms
-    if cfg.flag("use_cla"):
+    if cfg.flag("use_cla", silent=True):
         raise cfg.bad("use_cla", "choice")
     cfg.ignore("cla_share_factor")
     if d.post_norm_key and cfg.flag(d.post_norm_key):
@@ -162,7 +162,7 @@ def read_dialect(cfg: Config, d: Dialect) -> ModelShape:
 
 def heads_wide_norms(cfg: Config, size: Sizes, width: int) -> tuple[Tensor, ...]:
     """Query and key norms with one weight per head and element (Command R+)."""
-    if not cfg.flag("use_qk_norm"):
+    if not cfg.flag("use_qk_norm", silent=True):
         return ()
     return (
         Tensor(name="self_attn.q_norm.weight", shape=(size.heads, size.head_dim), component="norm", kind="norm"),

@@ -154,6 +154,8 @@ def read_mixture(cfg: Config, d: Mixture) -> ModelShape:
     qk_norm = d.qk_norm if not d.qk_norm_key or cfg.flag(d.qk_norm_key) else "none"
     gated = d.gate_always or (bool(d.gate_key) and cfg.flag(d.gate_key, default=True))
     partial = d.partial_rotary or cfg.number("partial_rotary_factor", default=1.0) < 1
+    if d.heads_per_layer and not cfg.has(d.heads_per_layer):
+        cfg.assume_default(d.heads_per_layer, size.heads)
     heads = (cfg.ints(d.heads_per_layer, length=size.layers, low=1) if d.heads_per_layer else None) or (
         size.heads,
     ) * size.layers

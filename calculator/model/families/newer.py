@@ -336,7 +336,9 @@ def qwen4_exp(cfg: Config) -> ModelShape:
     index_heads, index_dim = cfg.integer("indexer_n_heads", high=65_536), cfg.integer("indexer_head_dim")
     index_kv = cfg.integer("indexer_kv_heads", default=1, high=65_536)
     cfg.ignore("indexer_budget", "indexer_compress_ratio", "split_ngram_parts")
-    places = cfg.ints("ple_layer_ids", high=size.layers) or ()
+    places = cfg.ints("ple_layer_ids", high=size.layers)
+    if places is None:
+        raise cfg.missing("ple_layer_ids")
     full = Attention(
         heads=size.heads,
         kv_heads=size.kv_heads,

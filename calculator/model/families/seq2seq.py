@@ -30,6 +30,8 @@ from calculator.model.towers.layers import Parts
 def _feed_forward(cfg: Config) -> tuple[Activation, bool]:
     """ "gated-gelu" -> a gated MLP with the tanh form of GELU; "relu" -> a plain one. mT5's class gates by default."""
     default = "gated-gelu" if cfg.string("model_type", default="") == "mt5" else "relu"
+    if not cfg.has("feed_forward_proj"):
+        cfg.assume_default("feed_forward_proj", default)
     words = cfg.string("feed_forward_proj", default=default).split("-")
     if words[-1] not in ACTIVATIONS or len(words) > 2 or (len(words) == 2 and words[0] != "gated"):
         raise cfg.bad("feed_forward_proj", "choice")
@@ -177,7 +179,7 @@ def _t5_mlp(mlp: Mlp, hidden: int, at: str) -> Tensors:
 
 
 def _switch_experts(cfg: Config, dense: DenseMlp, act: Activation) -> MoeMlp:
-    if cfg.flag("router_bias"):
+    if cfg.flag("router_bias", silent=True):
         raise cfg.bad("router_bias", "choice")
     return MoeMlp(
         experts=cfg.integer("num_experts", high=65_536),

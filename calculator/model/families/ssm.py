@@ -80,6 +80,8 @@ def mamba_ssm(cfg: Config) -> ModelShape:
     if cfg.ints("attn_layer_idx") or cfg.integer("d_intermediate", default=0, low=0, silent=True):
         raise cfg.bad("attn_layer_idx" if cfg.ints("attn_layer_idx") else "d_intermediate", "choice")
     version = inner_cfg.string("layer", default="Mamba1")
+    if not inner_cfg.has("layer"):
+        inner_cfg.assume_default("layer", version)
     if version not in ("Mamba1", "Mamba2"):
         raise inner_cfg.bad("layer", "choice")
     inner = inner_cfg.integer("expand", default=2, high=64, silent=True) * size.hidden
@@ -390,6 +392,8 @@ def _nemotron_experts(cfg: Config, act: str) -> MoeMlp:
     moe = experts(cfg, gated=False, shared_count=("n_shared_experts",), top_k=("num_experts_per_tok",))
     shared = cfg.integer("moe_shared_expert_intermediate_size", default=moe.shared_width, low=0)
     latent = cfg.optional_int("moe_latent_size") or 0
+    if "moe_latent_size" not in cfg.raw:
+        cfg.assume_default("moe_latent_size", "null")
     return moe.model_copy(update={"activation": act, "shared_width": shared, "latent": latent})
 
 

@@ -28,6 +28,8 @@ def size_of(cfg: Config, key: str, default: int | None = None) -> int:
 def norm_type(cfg: Config, default: str) -> bool:
     """InternViT's norms: True for LayerNorm, False for RMS."""
     kind = cfg.string("norm_type", default=default)
+    if not cfg.has("norm_type"):
+        cfg.assume_default("norm_type", default)
     if kind not in ("layer_norm", "rms_norm"):
         raise cfg.bad("norm_type", "choice")
     return kind == "layer_norm"
