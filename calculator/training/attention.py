@@ -112,6 +112,9 @@ def attention(layer: Layer, hidden: Tensor, mixer: Attention, shared: Shared) ->
         k = _heads_of(layer, hidden, "k", mixer.kv_heads * mixer.head_dim, mixer)
         v = _heads(layer, layer.linear(hidden, "v", mixer.kv_heads * mixer.v_head_dim, bias=mixer.bias))
     q, k = rotary(layer, q, k, mixer, shared)
+    if layer.numerics.repeat_kv == "in_place" and mixer.heads > mixer.kv_heads:
+        k = ops.repeat_heads(tape, k, mixer.heads // mixer.kv_heads)
+        v = ops.repeat_heads(tape, v, mixer.heads // mixer.kv_heads)
     out = attend(layer, q, k, v, mixer, shared.mask)
     out = ops.merge_heads(tape, out)
     out = layer.linear(out, "o", layer.hidden, bias=layer.output_bias)

@@ -38,7 +38,7 @@ class Numerics(NamedTuple):
     packed_compute: str = "bf16"
     code: Literal["transformers", "litgpt"] = "transformers"
     attention: AttentionImpl = "flash"
-    repeat_kv: bool = False
+    repeat_kv: Literal["", "inside", "in_place"] = ""
     masked: bool = False
     experts: Experts = "grouped_mm"
     dropout: float | None = None

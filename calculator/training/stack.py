@@ -8,6 +8,7 @@ torchtune ``modules/loss``; torchtitan ``components/loss.py``.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Literal, NamedTuple
 
 from calculator.training.plan import TrainingPlan
@@ -20,16 +21,17 @@ HUGGING_FACE = ("hf_trainer", "peft", "axolotl", "llamafactory", "ms_swift", "un
 
 
 class Stack(NamedTuple):
-    """``era``: how logits meet labels; ``reentrant``: form of checkpointing; ``repeat_kv``: key heads are repeated before
-    SDPA; ``kernels``: modules written out in PyTorch, or replaced by Triton kernels; ``experts``: form of routed experts."""
+    """``era``: how logits meet labels; ``reentrant``: form of checkpointing; ``repeat_kv``: key heads are repeated
+    before SDPA, ``inside`` a function of its own, or ``in_place`` of the projections, whose memory that frees; ``kernels``: modules written out in PyTorch, or replaced by Triton kernels; ``experts``: form of routed experts."""
 
     era: Era = "padded"
     reentrant: bool = False
-    repeat_kv: bool = False
+    repeat_kv: Literal["", "inside", "in_place"] = ""
     kernels: Kernels = "written_out"
     experts: Literal["grouped_mm", "eager", "batched_mm", "modules"] = "grouped_mm"
 
 
+@cache
 def release(version: str | None) -> tuple[int, ...] | None:
     """The numbers of a release, or None where it is not given."""
     if version is None:
@@ -85,17 +87,18 @@ def stack_of(plan: TrainingPlan, model_type: str = "") -> Stack:
         reentrant = hugging_face and (before(version, 5) or (version is None and before(plan.torch_version, 2, 5)))
     experts = plan.experts_impl or ("modules" if hugging_face and before(version, 5) else "grouped_mm")
     return Stack(
-        era=era, reentrant=reentrant, repeat_kv=hugging_face and repeats_heads(plan, model_type),
+        era=era, reentrant=reentrant, repeat_kv=repeats_heads(plan, model_type) if hugging_face else "",
         kernels=kernels_of(plan), experts=experts,
     )
 
 
-def repeats_heads(plan: TrainingPlan, model_type: str) -> bool:
+def repeats_heads(plan: TrainingPlan, model_type: str) -> Literal["", "inside", "in_place"]:
     """Whether key and value heads are copied to all query heads before the kernel: under SDPA before transformers 4.54,
-    and by Mistral's own flash attention before 4.48."""
-    if plan.attention == "sdpa":
-        return before(plan.transformers_version, 4, 54)
-    return model_type in ("mistral", "mixtral") and before(plan.transformers_version, 4, 48)
+    and by Mistral's own flash attention before 4.48, where every attention class still did it in its own forward."""
+    old = before(plan.transformers_version, 4, 48)
+    if plan.attention == "sdpa" and before(plan.transformers_version, 4, 54):
+        return "in_place" if old else "inside"
+    return "in_place" if old and plan.attention == "flash" and model_type in ("mistral", "mixtral") else ""
 
 
 def kernels_of(plan: TrainingPlan) -> Kernels:
