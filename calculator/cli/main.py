@@ -123,7 +123,8 @@ def build_parser() -> Parser:
     parser = Parser(prog="python -m calculator", description="GPU memory of training, fine-tuning and serving a model.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     for name, plan in PLANS.items():
-        command = commands.add_parser(name, help=f"the bill to {name} a model", allow_abbrev=False)
+        usage = f"python -m calculator {name} MODEL [--FIELD VALUE ...] [--gpu KEY] [--count N] [--json]"
+        command = commands.add_parser(name, help=f"the bill to {name} a model", usage=usage, allow_abbrev=False)
         _model(command)
         command.add_argument("--plan", type=Path, metavar="FILE.json", help="plan fields as JSON; options win over it")
         command.add_argument("--no-replay", action="store_true", help="estimate the allocator instead of replaying it")
@@ -153,13 +154,17 @@ def _common(parser: Parser) -> None:
 def _option(group: argparse._ArgumentGroup, field: str, info: FieldInfo) -> None:
     names = [f"--{name.replace('_', '-')}" for name in (field, *(a for a, of in ALIASES.items() if of == field))]
     allowed = choices(info)
-    purpose = ", ".join(allowed) if allowed else "BYTES, or such as 24GiB" if field.endswith("_bytes") else ""
+    purpose = ", ".join(allowed) if allowed else "bytes, or a size such as 24GiB" if field.endswith("_bytes") else ""
+    if info.default is not None and not info.is_required():
+        default = ",".join(info.default) if isinstance(info.default, tuple) else info.default
+        purpose = f"{purpose} (default: {default})".strip()
+    purpose = purpose.replace("%", "%%")
     if is_flag(info):
-        group.add_argument(*names, dest=field, nargs="?", const="true", metavar="yes|no")
+        group.add_argument(*names, dest=field, nargs="?", const="true", metavar="yes|no", help=purpose)
         group.add_argument(names[0].replace("--", "--no-", 1), dest=field, action="store_const", const="false")
     else:
         metavar = "A,B" if is_list(info) else "KEY" if field == "gpu" else "VALUE"
-        group.add_argument(*names, dest=field, metavar=metavar, help=purpose.replace("%", "%%"))
+        group.add_argument(*names, dest=field, metavar=metavar, help=purpose)
 
 
 def _unknown(argument: str, command: str) -> InputError:

@@ -14,7 +14,7 @@ from calculator.bill import Bill, Range
 from calculator.cli.commands import Result
 from calculator.errors import CalculatorError, UnknownFamilyError
 from calculator.jsonout import once
-from calculator.lookup import LoadedModel
+from calculator.lookup import LoadedModel, load_preset
 from calculator.presets import Preset
 from calculator.render import catalogue, format_params, render
 from calculator.sources import Source
@@ -99,6 +99,7 @@ class Printer:
             high_bytes=bill.need.high,
             capacity_bytes=bill.capacity_bytes,
             spare_bytes=abs(bill.spare_bytes),
+            process_bytes=bill.process.value,
             **wished,
         )
         refusal = figures.refusal if figures is not None else None
@@ -205,9 +206,11 @@ class Printer:
         self.show(table, Styled(self.say("cli.gpus.note"), style="dim"))
 
     def presets(self, models: Iterable[Preset]) -> None:
-        table = self.table(*(self.say(f"cli.column.{c}") for c in ("key", "id", "family")))
+        columns = ("key", "id", "family", "parameters")
+        table = self.table(*(self.say(f"cli.column.{c}") for c in columns), right=(3,))
         for model in models:
-            table.add_row(model.key, model.id, model.family)
+            total = load_preset(model.key).shape.parameters.total
+            table.add_row(model.key, model.id, model.family, format_params(total))
         self.show(table)
 
     def error(self, error: CalculatorError) -> None:
