@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from calculator.model.shape import Component
 
@@ -27,3 +28,11 @@ _COMPILED = tuple((component, re.compile(pattern)) for component, pattern in _RU
 def component_of(name: str) -> Component:
     """The component of a tensor by llama.cpp's name for it."""
     return next((component for component, pattern in _COMPILED if pattern.search(name)), "other")
+
+
+def components_of(names: Iterable[str]) -> dict[str, Component]:
+    """The same for all tensors of a model. A prediction layer is a layer as any other with a few tensors more, by which
+    it is known."""
+    listed = list(names)
+    predicting = tuple(name.partition("nextn.")[0] for name in listed if ".nextn." in name)
+    return {name: "mtp" if name.startswith(predicting) else component_of(name) for name in listed}

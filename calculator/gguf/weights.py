@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calculator.gguf.components import component_of
+from calculator.gguf.components import components_of
 from calculator.gguf.header import GgufHeader
 from calculator.model.stored import StoredWeights
 from calculator.sources import Source
@@ -16,5 +16,7 @@ GGUF_SOURCE = Source(
 
 def weights_of(headers: Sequence[GgufHeader]) -> StoredWeights:
     """The weights in one or several files (the parts of a model, or a model and its projector), exactly."""
-    parts = ((component_of(t.name), t.type, t.bytes) for header in headers for t in header.tensors)
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    components = components_of(t.name for t in tensors)
+    parts = ((components[t.name], t.type, t.bytes) for t in tensors)
     return StoredWeights.summed(parts, basis="header", source=GGUF_SOURCE)
