@@ -364,11 +364,15 @@ class MicroStep:
         self.embedding = book.sized(book.embedding(n, self.boundary), rows)
         self.layers: list[Sized] = []
         residual = self.embedding.template.dtype
+        known: dict[tuple[int, bool, str], Sized] = {}
         for i, index in enumerate(part.layers):
             first = i == 0 and part.embedding
-            wants = n._replace(input_needs_grad=not (first and frozen_entry), residual=residual)
-            self.layers.append(book.sized(book.layer(index, wants, checkpoint, first), rows))
-            residual = self.layers[-1].template.dtype
+            unit = known.get((index, first, residual))
+            if unit is None:
+                wants = n._replace(input_needs_grad=not (first and frozen_entry), residual=residual)
+                unit = known[index, first, residual] = book.sized(book.layer(index, wants, checkpoint, first), rows)
+            self.layers.append(unit)
+            residual = unit.template.dtype
         self.last = book.sized(book.head(n._replace(residual=residual), form, self.boundary), rows)
         self.count = len(part.layers)
         self.gradients = [u.backward.net_by_key.get("gradients", 0) for u in (self.embedding, *self.layers, self.last)]

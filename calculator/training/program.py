@@ -8,7 +8,7 @@ O(templates + layers). ``expand`` writes the same program out as single allocati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -40,29 +40,55 @@ class Moment(NamedTuple):
     events: int
 
 
+class Run(NamedTuple):
+    """The same events ``count`` times in a row: a stack of equal layers."""
+
+    phase: str
+    events: Stretch
+    count: int
+    index: int
+
+
 @dataclass(frozen=True)
 class Program:
     """``start``: bytes by item key that are there before the first stage."""
 
     start: dict[str, int]
     stages: Sequence[Stage]
-    marks: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def start_bytes(self) -> int:
         return sum(self.start.values())
 
     @cached_property
+    def runs(self) -> list[Run]:
+        found: list[Run] = []
+        previous, phase, count, first = None, "", 0, 0
+        for index, stage in enumerate(self.stages):
+            if stage.events is previous and stage.phase == phase:
+                count += 1
+                continue
+            if previous is not None:
+                found.append(Run(phase, previous, count, first))
+            previous, phase, count, first = stage.events, stage.phase, 1, index
+        if previous is not None:
+            found.append(Run(phase, previous, count, first))
+        return found
+
+    @cached_property
     def moments(self) -> dict[str, Moment]:
         """The highest instant of every phase."""
         found: dict[str, Moment] = {}
         total = self.start_bytes
-        for index, stage in enumerate(self.stages):
-            top, at = stage.events.top
-            best = found.get(stage.phase)
-            if best is None or (at and total + top > best.bytes):
-                found[stage.phase] = Moment(total + top, index, at)
-            total += stage.events.net
+        for phase, events, count, index in self.runs:
+            top, at = events.top
+            net = events.net
+            last = count - 1 if net > 0 else 0
+            best = found.get(phase)
+            level = total + last * net + top
+            if best is None or (at and level > best.bytes):
+                found[phase] = Moment(level, index + last, at)
+            total += count * net
         return found
 
     @cached_property
@@ -72,43 +98,50 @@ class Program:
     def items_at(self, moment: Moment) -> dict[str, int]:
         """Bytes by item key at an instant."""
         found = dict(self.start)
-        counted: dict[int, tuple[Stretch, int]] = {}
-        for stage in self.stages[: moment.stage]:
-            key = id(stage.events)
-            counted[key] = (stage.events, counted[key][1] + 1 if key in counted else 1)
-        for events, times in counted.values():
-            for name, net in events.net_by_key.items():
-                found[name] = found.get(name, 0) + net * times
+        for _, events, count, index in self.runs:
+            if index > moment.stage:
+                break
+            times = min(count, moment.stage - index)
+            if times:
+                for name, net in events.net_by_key.items():
+                    found[name] = found.get(name, 0) + net * times
         if moment.events:
             for name, net in self.stages[moment.stage].events.upto(moment.events).items():
                 found[name] = found.get(name, 0) + net
         return {name: size for name, size in found.items() if size}
 
     @cached_property
-    def highest_by_key(self) -> dict[str, int]:
-        """Each item's own maximum over the step."""
+    def _by_key(self) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:
         now = dict(self.start)
         best = dict(self.start)
-        for stage in self.stages:
-            for key, top in stage.events.tops_by_key.items():
-                level = now.get(key, 0) + top
+        alive: dict[str, list[str]] = {key: [] for key, size in now.items() if size}
+        last_phase = ""
+        for phase, events, count, _ in self.runs:
+            if phase != last_phase:
+                last_phase = phase
+                for key, level in now.items():
+                    if level:
+                        phases = alive.setdefault(key, [])
+                        if phase not in phases:
+                            phases.append(phase)
+            nets = events.net_by_key
+            for key, top in events.tops_by_key.items():
+                level = now.get(key, 0) + top + (count - 1) * max(0, nets.get(key, 0))
                 if level > best.get(key, 0):
                     best[key] = level
-            for key, net in stage.events.net_by_key.items():
-                now[key] = now.get(key, 0) + net
-        return best
+                phases = alive.setdefault(key, [])
+                if phase not in phases:
+                    phases.append(phase)
+            for key, net in nets.items():
+                now[key] = now.get(key, 0) + net * count
+        return best, {key: tuple(phases) for key, phases in alive.items()}
 
-    @cached_property
+    @property
+    def highest_by_key(self) -> dict[str, int]:
+        """Each item's own maximum over the step."""
+        return self._by_key[0]
+
+    @property
     def phases_by_key(self) -> dict[str, tuple[str, ...]]:
         """The phases in which each item is alive."""
-        now = dict(self.start)
-        alive: dict[str, list[str]] = {key: [] for key in now}
-        for stage in self.stages:
-            for key in {**now, **stage.events.tops_by_key}:
-                if now.get(key, 0) or stage.events.tops_by_key.get(key, 0):
-                    phases = alive.setdefault(key, [])
-                    if stage.phase not in phases:
-                        phases.append(stage.phase)
-            for key, net in stage.events.net_by_key.items():
-                now[key] = now.get(key, 0) + net
-        return {key: tuple(phases) for key, phases in alive.items()}
+        return self._by_key[1]

@@ -51,6 +51,7 @@ class Statics:
 
     trained: tuple[tuple[int, ...], ...]
     trained_elements: int
+    largest: int
     memory: StepMemory
     parameters: int
     whole: int
@@ -76,7 +77,8 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics) -> 
     statistics = {i: statistics_of(units.blocks[i], plan) for i in set(order)}
     item = BYTES[recipe.adapter]
     made = Statics(
-        trained=trained, trained_elements=sum(prod(dims) for dims in trained), memory=step_memory(trained, plan, recipe),
+        trained=trained, trained_elements=sum(prod(dims) for dims in trained),
+        largest=max((prod(dims) for dims in trained), default=0), memory=step_memory(trained, plan, recipe),
         parameters=parameters + book.buffers_bytes, whole=sum(statistics[i] for i in order),
         adapter_parameters=sum(rounded(int(prod(dims) * item)) for dims in trained) if adapted(plan) else 0,
         units=tuple(unit_bytes(book, plan, recipe, n, units, statistics)),
@@ -181,8 +183,7 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     book = compiled(shape)
     n = numerics(shape, plan, recipe, gpu, scratch=not tensors_only)
     made, by = statics(book, plan, recipe, n), division(plan)
-    largest = max((prod(dims) for dims in made.trained), default=0)
-    memory = divided(made.memory, plan, by, largest)
+    memory = divided(made.memory, plan, by, made.largest)
     start = before(made, memory, plan, recipe, gpu, by, tensors_only=tensors_only)
     edits = edits_of(made.units, plan, recipe)
     part = Part(shape.order)
