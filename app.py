@@ -8,24 +8,22 @@ from ui.views import notes
 st.set_page_config(
     page_title="VRAM Bill", page_icon=str(frame.ASSETS / "icon.svg"), layout="wide", initial_sidebar_state=340
 )
-pages = sitemap.pages()
-page = st.navigation(pages, position="hidden")
+page = st.navigation(sitemap.pages(), position="hidden")
 state.begin(page.url_path)
 words = state.words()
 
 frame.style()
 st.logo(str(frame.ASSETS / "logo.svg"), icon_image=str(frame.ASSETS / "icon.svg"), size="large")
+links = sitemap.links(page)
 with st.container(horizontal=True, vertical_alignment="center", key="top"):
-    navigation = st.empty()
+    places = frame.navigation_places(links)
     frame.switches(words)
 shown = state.current()
-with navigation:
-    frame.navigation(pages, words)
+frame.navigation(places, links, words)
 frame.title(state.page_of(page.url_path), words)
 notes.link_note(words)
 page.run()
 
 if state.current() != shown:
-    with navigation:
-        frame.navigation(pages, words)
+    frame.navigation(places, links, words)
 state.mirror(page.url_path)

@@ -28,16 +28,21 @@ def style() -> None:
     st.html(ASSETS / "app.css")
 
 
-def navigation(pages: Sequence[Any], words: Words) -> None:
+def navigation_places(pages: Sequence[Any]) -> list[Any]:
+    """One place for each link, so that links can be drawn before the model is read and again when it is."""
+    with st.container(horizontal=True, gap="small", key="nav"):
+        return [st.empty() for _ in pages]
+
+
+def navigation(places: Sequence[Any], pages: Sequence[Any], words: Words) -> None:
     """Links to the pages, each with the settings in it, so that one step in the browser's history is one page."""
     settings = state.current()
-    with st.container(horizontal=True, gap="small", key="nav"):
-        for page in pages:
-            name = state.page_of(page.url_path)
-            st.page_link(
-                page, label=words(f"ui.page.{name}"), icon=ICONS[name], help="",
-                query_params=link.encode(settings, name) or None,
-            )  # fmt: skip
+    for place, page in zip(places, pages, strict=True):
+        name = state.page_of(page.url_path)
+        place.page_link(
+            page, label=words(f"ui.page.{name}"), icon=ICONS[name], help="",
+            query_params=link.encode(settings, name) or None,
+        )  # fmt: skip
 
 
 def switches(words: Words) -> None:
