@@ -99,8 +99,14 @@ def nll(tape: Tape, x: Tensor, labels: Tensor) -> Tensor:
 
 
 def fused_cross_entropy(tape: Tape, x: Tensor, labels: Tensor) -> Tensor:
-    """One kernel over existing logits: a loss and a log-sum-exp per row; backward writes over the logits."""
-    node = tape.record("fused_ce", [x], lambda saved, _: [saved[0]], [x, labels])
+    """One kernel over existing logits: a loss and a log-sum-exp per row.
+
+    The kernel's own code writes the gradient over the logits. Reserved memory of eleven measured runs (fms-acceleration,
+    Llama 3 and Mistral, A100) says that the gradient has a block of its own, so it has one here; allocated memory is the
+    same either way.
+    """
+    shape = (x.rows, x.width, x.dtype)
+    node = tape.record("fused_ce", [x], lambda _, __: [tape.new(*shape)], [x, labels])
     losses = tape.new(x.rows, 1, "fp32")
     logsumexp = tape.new(x.rows, 1, "fp32")
     tape.save(node, [logsumexp])
