@@ -87,8 +87,7 @@ def shape_json(model: LoadedModel, language: str = "en", unit: Unit = "GiB") -> 
 
 def model_json(model: LoadedModel) -> dict[str, Any]:
     """What the model is and where it came from."""
-    shape = model.shape
-    headers = model.headers
+    shape, stored, facts = model.shape, model.stored, model.facts
     return {
         "name": model.name,
         "origin": model.origin,
@@ -107,8 +106,10 @@ def model_json(model: LoadedModel) -> dict[str, Any]:
         "hidden": shape.hidden,
         "vocab": shape.vocab,
         "max_context": shape.max_context,
-        "stored_bytes": None if headers is None else headers.total_bytes,
-        "stored_bytes_by_dtype": None if headers is None else dict(headers.bytes_by_dtype),
+        "stored_bytes": None if stored is None else stored.total_bytes,
+        "stored_bytes_by_format": None if stored is None else dict(stored.by_format),
+        "gguf_file": model.gguf_file,
+        "hub": None if facts is None else facts.model_dump(mode="json", exclude={"notes", "repo", "commit"}),
     }
 
 

@@ -33,7 +33,6 @@ class Facts(Frozen):
     base_model: str | None
     quantized_by: str | None
     gguf_files: tuple[RepoFile, ...]
-    weight_file_bytes: int | None
     notes: tuple[Text, ...] = ()
 
 
@@ -103,7 +102,6 @@ def facts(
     notes: tuple[Text, ...],
 ) -> Facts:
     gated = info.get("gated")
-    sizes = [size for name, size in files.items() if name.endswith(".safetensors") and "/" not in name]
     return Facts(
         repo=repo,
         commit=commit,
@@ -114,7 +112,6 @@ def facts(
         base_model=base_model(info),
         quantized_by=_quantized_by(config),
         gguf_files=tuple(RepoFile(name=n, size_bytes=s) for n, s in sorted(files.items()) if n.endswith(".gguf")),
-        weight_file_bytes=sum(s for s in sizes if s is not None) if sizes and None not in sizes else None,
         notes=notes,
     )
 
