@@ -44,7 +44,7 @@ class Limits(Frozen):
     """How long and how often: per request, over all requests, and between two attempts."""
 
     request_s: float = 10.0
-    overall_s: float = 40.0
+    overall_s: float = 30.0
     attempts: int = 3
     first_wait_s: float = 0.5
     longest_wait_s: float = 6.0
