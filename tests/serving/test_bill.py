@@ -237,3 +237,23 @@ def test_sixty_layers_of_bills_take_less_than_a_millisecond() -> None:
         bill(shape, plan, H100)
         times.append(time.process_time() - begin)
     assert min(times) < 0.001
+
+
+def test_a_fraction_of_more_than_is_free_is_refused_at_once() -> None:
+    plan = ServingPlan(engine_version="0.19.0", memory_fraction=0.9999, max_model_len=4096)
+    refusal = figures(billed(plan)).refusal
+    assert refusal is not None
+    assert refusal.id == "serving.refused.free_at_start"
+    assert figures(billed(plan.model_copy(update={"engine_version": "0.8.5"}))).refusal is None
+    assert figures(billed(plan.model_copy(update={"memory_fraction": 0.95}))).refusal is None
+
+
+def test_ranks_that_cut_quantisation_blocks_are_refused() -> None:
+    # Expert width 1,536: eight ranks hold 192 columns, not a multiple of the 128 x 128 blocks.
+    shape = shape_of("Qwen/Qwen3-235B-A22B-FP8")
+    plan = ServingPlan(engine_version="0.9.2", tp=8, n_gpus=8, max_model_len=8192)
+    with pytest.raises(PlanError) as caught:
+        bill(shape, plan, H100)
+    assert caught.value.key == "serving.tp_block"
+    assert bill(shape, plan.model_copy(update={"ep": 8}), H100).verdict == "fits"
+    assert bill(shape, plan.model_copy(update={"tp": 4, "n_gpus": 4}), H100).serving is not None

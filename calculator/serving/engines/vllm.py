@@ -15,6 +15,7 @@ from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activa
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
 from calculator.serving.engines.vllm_settings import Settings, settings
 from calculator.serving.engines.vllm_weights import (
+    check_blocks,
     chosen_format,
     latent_copies,
     lora_slots,
@@ -29,7 +30,7 @@ from calculator.serving.start import ZERO, Span, Start, Term
 from calculator.serving.versions import Version
 from calculator.serving.weights import RankWeights
 from calculator.sources import Source
-from calculator.text import text
+from calculator.text import Text, text
 from calculator.units import GIB
 
 MLA_BACKEND: Version = (0, 7, 1)
@@ -104,6 +105,7 @@ def ranks(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
 def _weights(
     shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, version: Version, stored: StoredWeights | None
 ) -> RankWeights:
+    check_blocks(shape, split, version)
     kernel = mxfp4_kernel(plan, gpu, version)
 
     def sizer(layout: WeightLayout, tensor: Tensor, layer: int | None) -> int:
@@ -174,7 +176,17 @@ def _stage(
         graphs_reserved=reserved.value,
         graphs_in_activation=version >= rules.PERSISTENT_COUNTED,
         assumptions=chosen.assumptions,
+        refusal=_refused_at_once(gpu, chosen, budget, context),
     )  # fmt: skip
+
+
+def _refused_at_once(gpu: Gpu, chosen: Settings, budget: int, context: Span) -> Text | None:
+    """From 0.9 the engine refuses to start where less is free than the fraction asks for, even with nothing loaded
+    (vllm/v1/worker/gpu_worker.py, init_device). Judged by the smallest context, so only certain cases are refused."""
+    free = gpu.total_bytes - context.low
+    if chosen.version < (0, 9, 0) or chosen.runner == "v0" or budget <= free:
+        return None
+    return text("serving.refused.free_at_start", budget_bytes=budget, free_bytes=free, total_bytes=gpu.total_bytes)
 
 
 def _unsure_kernel(shape: ModelShape, plan: ServingPlan) -> bool:
@@ -226,7 +238,7 @@ def persistent_bytes(shape: ModelShape, split: Split, chosen: Settings) -> int:
 def _sizes(plan: ServingPlan, chosen: Settings) -> int:
     if not plan.cuda_graphs:
         return 0
-    return rules.capture_sizes(chosen.version, chosen.runner, chosen.seqs, chosen.context)
+    return rules.capture_sizes(chosen.version, chosen.runner, chosen.seqs)
 
 
 def _graphs(plan: ServingPlan, chosen: Settings) -> tuple[Span, Span]:

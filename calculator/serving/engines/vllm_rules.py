@@ -8,6 +8,7 @@ from __future__ import annotations
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape, MoeMlp, StateMixer
 from calculator.serving.plan import ServingPlan
+from calculator.serving.split import round_up
 from calculator.serving.versions import Rule, Version
 from calculator.sources import Source
 from calculator.units import GIB, MIB
@@ -159,17 +160,19 @@ CHUNKED_SINCE: Version = (0, 5, 4)
 # ------------------------------------------------------------------------------------------------------- graphs
 
 
-def capture_sizes(version: Version, runner: str, seqs: int, context: int) -> int:
-    """How many batch sizes are captured by default (vllm/config/vllm.py, vllm/worker/model_runner.py)."""
+def capture_sizes(version: Version, runner: str, seqs: int) -> int:
+    """How many batch sizes are captured by default (vllm/config/vllm.py, vllm/worker/model_runner.py): 1, 2, 4, then
+    every 8, from 0.11.2 every 16 above 248."""
     if runner == "v0":
-        return 0 if context > 8192 else len({1, 2, 4}) + (min(seqs, 256) + 7) // 8
-    if version < (0, 9, 0):
-        return 67
-    largest = min(2 * seqs, 512)
-    if version < (0, 11, 2):
-        return sum(1 for size in (1, 2, 4) if size <= largest) + largest // 8
-    small = min(largest, 248) // 8
-    return sum(1 for size in (1, 2, 4) if size <= largest) + small + max(0, (largest - 240) // 16)
+        largest = seqs if seqs <= 2 else 4 if seqs <= 4 else round_up(seqs, 8)
+    elif version < (0, 9, 0):
+        largest = 512
+    else:
+        largest = min(2 * seqs, 512)
+    few = sum(1 for size in (1, 2, 4) if size <= largest)
+    if runner == "v0" or version < (0, 11, 2):
+        return few + largest // 8
+    return few + min(largest, 248) // 8 + max(0, (largest - 240) // 16)
 
 
 GRAPH_FIRST_BYTES = 100 * MIB

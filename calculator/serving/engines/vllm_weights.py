@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from calculator.errors import PlanError
 from calculator.hardware import Gpu
-from calculator.model.shape import LatentAttention, ModelShape, Tensor
+from calculator.model.shape import DenseMlp, LatentAttention, ModelShape, MoeMlp, Tensor
 from calculator.model.weights import WeightLayout
 from calculator.precision import Format, weight_format
 from calculator.serving.engines.vllm_rules import capability_of
@@ -22,6 +23,29 @@ def chosen_format(plan: ServingPlan) -> Format | None:
     if plan.weights is None:
         return None
     return weight_format("nf4_dq" if plan.weights in ("bnb_nf4", "nf4") else plan.weights)
+
+
+BLOCKS_DIVIDED: Version = (0, 12, 0)
+"""Releases before this one were seen to refuse ranks that cut through a quantisation block."""
+
+
+def check_blocks(shape: ModelShape, split: Split, version: Version) -> None:
+    """Block FP8 weights can only be cut along their blocks: a rank's share of an MLP's width has to be a multiple of
+    the block (vllm/model_executor/layers/quantization/fp8.py). Raises ``PlanError`` ("serving.tp_block")."""
+    stored = shape.quantization
+    if stored is None or stored.block is None or version >= BLOCKS_DIVIDED:
+        return
+    for block in shape.blocks:
+        mlp = block.mlp
+        width, ranks = 0, 1
+        if isinstance(mlp, DenseMlp):
+            width, ranks = mlp.width, split.tp
+        elif isinstance(mlp, MoeMlp):
+            width, ranks = mlp.width, split.width_ranks
+        if ranks > 1 and width // ranks % stored.block[0]:
+            raise PlanError(
+                "serving.tp_block", field="tp", width_count=width // ranks, block_count=stored.block[0], tp=ranks
+            )
 
 
 def mxfp4_kernel(plan: ServingPlan, gpu: Gpu, version: Version) -> str:
