@@ -285,11 +285,11 @@ def norms(names: Sequence[str], hidden: int, kind: NormKind, *, bias: bool | Non
 
 
 def short_norm_name(name: str) -> str:
-    """ "post_attention_layernorm" -> "post_attention": the name that bills show."""
-    for tail in ("_layernorm", "_layer_norm", "_norm", ".norm"):
+    """The name that bills show: "post_attention_layernorm" gives "post_attention"."""
+    for tail in ("_layernorm", "_layer_norm", ".layer_norm", ".LayerNorm", "_norm", ".norm"):
         if name.endswith(tail):
-            return name[: -len(tail)]
-    return name
+            return name[: -len(tail)].replace(".", "_")
+    return name.replace(".", "_")
 
 
 def block(

@@ -1,4 +1,4 @@
-"""Decoders with one peculiarity each: DBRX, MiniCPM, MiMo-V2, Nemotron-NAS, DeepSeek-V4.
+"""Decoders with one peculiarity each: DBRX, MiniCPM, MiMo, Nemotron-NAS, MiniMax-M3, Step 3.5, Persimmon.
 
 Facts are those of the modelling code in the public transformers repository, release 5.24, or of the modeling file in
 the model's own hub repository where transformers has none.
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from calculator.model.build import (
     AttentionNames,
+    MlpNames,
     MoeNames,
     Tensors,
     attention,
@@ -20,10 +21,9 @@ from calculator.model.build import (
     moe_mlp,
     norm,
     stack,
-    vector,
 )
 from calculator.model.config import Config
-from calculator.model.decoder import activation, assemble, sizes, tied
+from calculator.model.decoder import LAYER_WORDS, activation, assemble, sizes, tied
 from calculator.model.families.llama import PRE
 from calculator.model.mtp import as_mtp, deepseek_mtp, mtp_layers
 from calculator.model.shape import (
@@ -37,10 +37,8 @@ from calculator.model.shape import (
     MoeMlp,
     NoMixer,
     NoMlp,
-    Tensor,
 )
 from calculator.model.sparse import experts, sparse_layers
-from calculator.text import text
 
 
 def dbrx(cfg: Config) -> ModelShape:
@@ -276,87 +274,144 @@ def _pruned_layer(layer: Config, hidden: int, heads: int) -> tuple[int, int]:
     return kv, -(-width // 256) * 256
 
 
-def deepseek_v4(cfg: Config) -> ModelShape:
-    """Shared-key attention over a window and compressed blocks, hyper-connections, grouped output projection.
-
-    ``compress_ratios``: 0 a window only, 4 blocks of four with an indexer, 128 long blocks; one more entry for each MTP
-    layer. How many bytes a token leaves behind depends on the block that it ends up in, so the cache is refused.
-    """
+def minimax_m3(cfg: Config) -> ModelShape:
+    """Grouped attention with a block indexer in the sparse layers; experts and one shared expert."""
     size = sizes(cfg, kv_required=True)
-    window = cfg.integer("sliding_window")
-    rank, out_rank = cfg.integer("q_lora_rank"), cfg.integer("o_lora_rank")
-    groups = cfg.integer("o_groups", high=65_536)
-    streams = cfg.integer("hc_mult", high=256)
-    index_heads, index_dim = cfg.integer("index_n_heads", high=65_536), cfg.integer("index_head_dim", high=65_536)
-    cfg.ignore("index_topk")
-    count = mtp_layers(cfg)
-    ratios = cfg.ints("compress_ratios", high=65_536)
-    if ratios is None:
-        raise cfg.missing("compress_ratios")
-    if not size.layers <= len(ratios) <= size.layers + count:
-        raise cfg.bad("compress_ratios", "length")
-    cfg.ignore("qk_rope_head_dim", "num_hash_layers", "expert_dtype", "compress_rope_theta", "hc_sinkhorn_iters")
-    moe = experts(cfg, act=activation(cfg, default="silu"), shared_count=("n_shared_experts",))
-    inner = size.heads * size.head_dim
-    inner_group = cfg.divide("o_groups", inner, groups)
+    inner = cfg.require_sub("sparse_attention_config")
+    flags = inner.ints("sparse_attention_freq", length=size.layers, high=1) or (0,) * size.layers
+    heads = inner.integer("sparse_num_index_heads", high=65_536)
+    width = inner.integer("sparse_index_dim")
+    inner.ignore("use_sparse_attention")
+    act = activation(cfg, default="silu")
+    sparse = sparse_layers(cfg, size.layers)
+    count = cfg.integer("n_shared_experts", default=0, low=0, high=64, silent=True)
+    moe = experts(
+        cfg,
+        act=act,
+        width=("moe_intermediate_size", "intermediate_size"),
+        shared_width=("shared_intermediate_size",) if count else (),
+    )
+    dense = DenseMlp(width=cfg.integer("dense_intermediate_size"), gated=True, activation=act)
+    kind = "rms_unit_offset" if cfg.flag("use_gemma_norm") else "rms"
+    cfg.ignore(
+        "rotary_dim", "num_mtp_modules", "num_nextn_predict_layers", "intermediate_size", "first_k_dense_replace"
+    )
     mixer = Attention(
         heads=size.heads,
-        kv_heads=1,
+        kv_heads=size.kv_heads,
         head_dim=size.head_dim,
         v_head_dim=size.head_dim,
-        window=window,
-        k_eq_v=True,
-        sinks=True,
+        qk_norm="head" if cfg.flag("use_qk_norm") else "none",
         rotary="partial",
+        output_gate=cfg.flag("attention_output_gate"),
     )
-    cfg.divide("num_key_value_heads", 1, size.kv_heads)
-
-    def compressor(prefix: str, ratio: int, width: int) -> Tensors:
-        """Blocks of four overlap and keep two rows for each."""
-        rows = 2 * width if ratio == 4 else width
-        return (
-            Tensor(name=f"{prefix}position_bias", shape=(ratio, rows), component="attention", kind="other"),
-            *linear(f"{prefix}kv_proj", rows, size.hidden, "attention"),
-            *linear(f"{prefix}gate_proj", rows, size.hidden, "attention"),
-            *norm(f"{prefix}kv_norm", width),
-        )
-
-    def streams_of(prefix: str) -> Tensors:
-        mixed = (2 + streams) * streams
-        return (
-            Tensor(name=f"{prefix}.fn", shape=(mixed, streams * size.hidden), component="other", kind="other"),
-            vector(f"{prefix}.base", mixed, "other", kind="other"),
-            vector(f"{prefix}.scale", 3, "other", kind="other"),
-        )
-
-    def make(ratio: int) -> Block:
-        at = "self_attn."
-        tensors: Tensors = (
-            *linear(f"{at}q_a_proj", rank, size.hidden, "attention"),
-            *norm(f"{at}q_a_norm", rank),
-            *linear(f"{at}q_b_proj", inner, rank, "attention", split="column"),
-            *linear(f"{at}kv_proj", size.head_dim, size.hidden, "attention"),
-            *norm(f"{at}kv_norm", size.head_dim),
-            *linear(f"{at}o_a_proj", groups * out_rank, inner_group, "attention", split="column"),
-            *linear(f"{at}o_b_proj", size.hidden, groups * out_rank, "attention", split="row"),
-            vector(f"{at}sinks", size.heads, "attention", kind="other", split="column"),
-        )
-        if ratio:
-            tensors += compressor(f"{at}compressor.", ratio, size.head_dim)
-        if ratio == 4:
-            deep = f"{at}compressor.indexer."
-            tensors += compressor(deep, ratio, index_dim)
-            tensors += linear(f"{deep}q_b_proj", index_heads * index_dim, rank, "attention")
-            tensors += linear(f"{deep}scorer.weights_proj", index_heads, size.hidden, "attention")
-        tensors += moe_mlp(moe, size.hidden) + streams_of("attn_hc") + streams_of("ffn_hc")
-        return block(mixer, moe, tensors, PRE, size.hidden)
-
-    blocks, order = stack([(ratio,) for ratio in ratios[: size.layers]], make)
-    ends = (
-        Tensor(name="model.hc_head.hc_fn", shape=(streams, streams * size.hidden), component="other", kind="other"),
-        vector("model.hc_head.hc_base", streams, "other", kind="other"),
-        vector("model.hc_head.hc_scale", 1, "other", kind="other"),
+    names = MoeNames(
+        router="block_sparse_moe.gate",
+        gate="block_sparse_moe.experts.{e}.w1",
+        up="block_sparse_moe.experts.{e}.w3",
+        down="block_sparse_moe.experts.{e}.w2",
+        shared="block_sparse_moe.shared_experts",
     )
-    mtp = deepseek_mtp(size, make(0), count, copies=False) if count else ()
-    shape = assemble(cfg, size, blocks, order, tie=tied(cfg, False), extra_final=ends, mtp=mtp, mtp_layers=count)
-    return shape.model_copy(update={"cache_refusal": text("shape.cache_refused", field="compress_ratios")})
+
+    def make(indexed: int, is_sparse: bool) -> Block:
+        tensors: Tensors = attention(mixer, size.hidden)
+        if indexed:
+            tensors += linear("self_attn.indexer.q_proj", heads * width, size.hidden, "attention")
+            tensors += linear("self_attn.indexer.k_proj", width, size.hidden, "attention")
+            tensors += norm("self_attn.indexer.q_norm", width) + norm("self_attn.indexer.k_norm", width)
+        tensors += moe_mlp(moe, size.hidden, names) if is_sparse else dense_mlp(dense, size.hidden)
+        return block(
+            mixer,
+            moe if is_sparse else dense,
+            tensors,
+            PRE,
+            size.hidden,
+            "rms_unit_offset" if kind == "rms_unit_offset" else "rms",
+        )
+
+    blocks, order = stack(list(zip(flags, sparse, strict=True)), make)
+    return assemble(
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, False),
+        norm_kind="rms_unit_offset" if kind == "rms_unit_offset" else "rms",
+    )
+
+
+def step3p5(cfg: Config) -> ModelShape:
+    """Step 3.5 and 3.7: windows by ``layer_types``, a gate per head, experts after the first layers."""
+    size = sizes(cfg, kv_required=True)
+    words = {k: v for k, v in LAYER_WORDS.items() if v in ("full", "window")}
+    kinds = cfg.layer_kinds(
+        "layer_types",
+        words,
+        size.layers,
+        spare=cfg.integer("num_nextn_predict_layers", default=0, low=0, high=64, silent=True),
+    )
+    window = cfg.integer("sliding_window")
+    moe = experts(cfg, keys=("num_experts", "n_routed_experts"), shared_width=("share_expert_dim",))
+    cfg.ignore("n_shared_experts")
+    dense = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, activation="silu")
+    sparse = sparse_layers(cfg, size.layers)
+
+    def make(kind: str, is_sparse: bool) -> Block:
+        mixer = Attention(
+            heads=size.heads,
+            kv_heads=size.kv_heads,
+            head_dim=size.head_dim,
+            v_head_dim=size.head_dim,
+            window=window if kind == "window" else None,
+            qk_norm="head",
+            output_gate=True,
+        )
+        tensors = attention(mixer, size.hidden, AttentionNames(gate="self_attn.g_proj"), gate_per_head=True)
+        tensors += moe_mlp(moe, size.hidden) if is_sparse else dense_mlp(dense, size.hidden)
+        return block(mixer, moe if is_sparse else dense, tensors, PRE, size.hidden)
+
+    blocks, order = stack(list(zip(kinds, sparse, strict=True)), make)
+    count = mtp_layers(cfg)
+    mtp = deepseek_mtp(size, make("window", False), count) if count else ()
+    return assemble(cfg, size, blocks, order, tie=tied(cfg, False), mtp=mtp, mtp_layers=count)
+
+
+def persimmon(cfg: Config) -> ModelShape:
+    size = sizes(cfg, kv=(), head_dim=())
+    normed = cfg.flag("qk_layernorm", default=True)
+    mixer = Attention(
+        heads=size.heads,
+        kv_heads=size.heads,
+        head_dim=size.head_dim,
+        v_head_dim=size.head_dim,
+        bias=True,
+        fused_qkv=True,
+        rotary="partial",
+        qk_norm="head" if normed else "none",
+        dropout=cfg.number("attention_dropout", default=0.0, high=1.0),
+    )
+    mlp = DenseMlp(
+        width=cfg.integer("intermediate_size"), gated=False, bias=True, activation=activation(cfg, default="relu2")
+    )
+    names = AttentionNames(
+        qkv="self_attn.query_key_value",
+        o="self_attn.dense",
+        q_norm="self_attn.q_layernorm",
+        k_norm="self_attn.k_layernorm",
+    )
+    tensors = (
+        *attention(mixer, size.hidden, names, out_bias=True, norm_kind="layer"),
+        *dense_mlp(mlp, size.hidden, MlpNames(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h")),
+    )
+    one = block(
+        mixer, mlp, tensors, PRE, size.hidden, "layer", dropout=cfg.number("hidden_dropout", default=0.0, high=1.0)
+    )
+    return assemble(
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tied(cfg, False),
+        norm_kind="layer",
+        final_norm="model.final_layernorm",
+    )
