@@ -62,6 +62,8 @@ def attend(layer: Layer, q: Tensor, k: Tensor, v: Tensor, mixer: Attention, mask
         repeats = 1
     if n.autocast:
         q, k, v = ops.cast(tape, q, n.autocast), ops.cast(tape, k, n.autocast), ops.cast(tape, v, n.autocast)
+    if n.exchanged:
+        k, v = ops.exchange(tape, k), ops.exchange(tape, v)
     flash = n.attention == "flash" and mask is None and (n.cudnn or mixer.head_dim == mixer.v_head_dim)
     bias = tape.new(mask.rows, mask.width, q.dtype) if mask is not None else None
     out = fused_attention(tape, q, k, v, mixer.heads, mixer.head_dim, mixer.v_head_dim, flash=flash, mask=bias,

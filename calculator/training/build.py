@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from calculator.hardware import Gpu
@@ -16,6 +15,7 @@ from calculator.training.encoder import embed_encoder, encoder, masked_head
 from calculator.training.layers import Layer, Shared
 from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory
+from calculator.training.parallel import Degrees, Part, degrees, local_block, share
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program, Stage
 from calculator.training.recipe import Recipe, adapted
@@ -30,7 +30,7 @@ from calculator.training.stretches import (
     position_ids,
     rotary_tables,
 )
-from calculator.training.tape import ONE, PADDED, ROW_KINDS, SCORES, SEQ, TOKENS, Tape, Tensor
+from calculator.training.tape import ONE, PADDED, ROW_KINDS, SCORES, SEQ, SHARD, TOKENS, Tape, Tensor
 from calculator.training.holdings import Units, units
 from calculator.training.template import BLOCK, Sized, Stretch, Template, edit, record, rounded, size
 
@@ -45,9 +45,7 @@ class Compiled:
         self._templates: dict[Any, Template] = {}
         self._sized: OrderedDict[Any, Sized] = OrderedDict()
         self._adapters: dict[Any, tuple[tuple[int, ...], ...]] = {}
-        self.units = units(shape)
-        self.units_of_modules = units(shape, modules=True)
-        self.units_untied = units(shape.model_copy(update={"tied": False}), packable_head=True)
+        self._units: dict[tuple[bool, bool, Degrees], Units] = {}
         self.transient: dict[int, frozenset[int]] = {}
         self.summands: dict[int, frozenset[int]] = {}
         self.holds_entry = len(shape.embedding) == 1 or shape.kind == "encoder"
@@ -59,16 +57,20 @@ class Compiled:
 
     def units_for(self, n: Numerics) -> Units:
         """The weights as the plan's code holds them: litgpt ties none, older transformers has an expert a module."""
-        if n.code == "litgpt":
-            return self.units_untied
-        return self.units_of_modules if n.experts == "modules" else self.units
+        key = (n.code == "litgpt", n.experts == "modules", n.degrees)
+        found = self._units.get(key)
+        if found is None:
+            litgpt, modules, cut = key
+            shape = self.shape.model_copy(update={"tied": False}) if litgpt else self.shape
+            found = self._units[key] = units(shape, modules=modules, packable_head=litgpt, degrees=cut)
+        return found
 
     # ------------------------------------------------------------------------------------------------ recording
     def layer(self, index: int, n: Numerics, checkpoint: str, first: bool) -> Template:
         key = ("layer", index, n, checkpoint, first)
         found = self._templates.get(key)
         if found is None:
-            found = self._templates[key] = self._record_layer(self.shape.blocks[index], n, checkpoint, first)
+            found = self._templates[key] = self._record_layer(local_block(self.shape.blocks[index], n.degrees), n, checkpoint, first)
         return found
 
     def _record_layer(self, block: Block, n: Numerics, checkpoint: str, first: bool) -> Template:
@@ -86,7 +88,7 @@ class Compiled:
             return [tape.checkpoint(body, box[0]) if checkpoint else body(box[0])]
 
         return record(
-            tape, run, (TOKENS, self.shape.hidden, n.residual), input_needs_grad=n.input_needs_grad, shared=tensors,
+            tape, run, (stream_rows(n), self.shape.hidden, n.residual), input_needs_grad=n.input_needs_grad, shared=tensors,
             hold_input=first and self.holds_entry, boundary="checkpoints" if checkpoint else "activations",
         )
 
@@ -131,7 +133,7 @@ class Compiled:
                 types = shape.embedding[2].shape[0] if len(shape.embedding) > 3 and shape.embedding[2].kind == "embedding" else 0
                 x = embed_encoder(layer, shape.vocab, learned, types, shape.embedding_dropout)
             else:
-                x, summands = embed(layer, shape.vocab, positions=learned, scaled=shape.embedding_scaled,
+                x, summands = embed(layer, share(shape.vocab, n.degrees.tensor), positions=learned, scaled=shape.embedding_scaled,
                                     norm=shape.embedding_norm, dropout=shape.embedding_dropout)
             if shape.tied and n.trainable and n.code == "transformers":
                 param = layer.params["embedding"]
@@ -175,7 +177,7 @@ class Compiled:
             return [masked_head(layer, box, form.vocab, held, marks)]
 
         found = record(
-            tape, run, (TOKENS, self.shape.hidden, n.residual),
+            tape, run, (stream_rows(n), self.shape.hidden, n.residual),
             held=None if form.outputs_held else held, marks=marks, boundary=boundary,
         )
         self._templates[key] = found
@@ -215,6 +217,11 @@ def compiled(shape: ModelShape) -> Compiled:
         while len(_compiled) > 16:
             _compiled.popitem(last=False)
     return found
+
+
+def stream_rows(n: Numerics) -> int:
+    """The rows of the residual stream: all tokens, or a share of them."""
+    return SHARD if n.sequence_parallel else TOKENS
 
 
 def rotary_dim(block: Block) -> int:
@@ -277,18 +284,19 @@ def has_output_bias(block: Block, hidden: int) -> bool:
 
 def row_counts(shape: ModelShape, plan: TrainingPlan) -> tuple[int, ...]:
     """The row counts of ``tape`` for a plan's micro-batch and length."""
-    b, s = plan.micro_batch, plan.seq_len
+    b, s = plan.micro_batch, share(plan.seq_len, plan.cp)
     moe = next((block.mlp for block in shape.blocks if isinstance(block.mlp, MoeMlp)), None)
     routed = max(1, b * s * moe.top_k // moe.experts) if moe is not None else 0
     chunk = loss_chunk(shape, plan)
-    rows = [1, s, b * s, b * s * s, s * s, b, b * (s + 1), b * (s - 1), b * s, chunk, routed]
+    rows = [
+        1, s, b * s, b * s * plan.seq_len, s * s, b, b * (s + 1), b * max(0, s - 1), share(b * s, plan.tp), chunk, routed]
     assert len(rows) == ROW_KINDS and rows[PADDED] == b * (s + 1)
     return tuple(rows)
 
 
 def loss_chunk(shape: ModelShape, plan: TrainingPlan) -> int:
     """Tokens whose logits exist at once in a loss that works in pieces."""
-    tokens = plan.micro_batch * plan.seq_len
+    tokens = plan.micro_batch * share(plan.seq_len, plan.cp)
     if plan.loss == "fused_linear_ce":
         return min(tokens, liger_chunk(tokens, shape.vocab, shape.hidden))
     return min(tokens, 128) if plan.framework == "litgpt" else -(-tokens // 8)
@@ -324,12 +332,13 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         repeat_kv=stack.repeat_kv, fused_norm=stack.kernels != "written_out", fused_rope=stack.kernels != "written_out",
         fused_mlp=stack.kernels in ("liger", "unsloth"),
         cudnn=gpu.vendor == "NVIDIA" and float(gpu.compute_capability or 0) >= 9, single=plan.micro_batch == 1, scratch=scratch,
+        degrees=degrees(plan), sequence_parallel=plan.sequence_parallel and plan.tp > 1, exchanged=plan.cp > 1,
     )
 
 
 def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
     return HeadForm(
-        vocab=shape.vocab, norm=shape.final_norm, tied=shape.tied and plan.framework != "litgpt", softcap=shape.final_softcap, upcast=shape.loss_upcast,
+        vocab=share(shape.vocab, plan.tp), norm=shape.final_norm, tied=shape.tied and plan.framework != "litgpt", softcap=shape.final_softcap, upcast=shape.loss_upcast,
         kernel=plan.loss, chunked=chunk_form(plan), era=stack_of(plan).era, outputs_held=outputs_held(plan), outputs_fp32=plan.convert_outputs_fp32,
     )
 
@@ -338,17 +347,6 @@ def checkpoint_form(plan: TrainingPlan) -> str:
     if plan.checkpointing == "none":
         return ""
     return "reentrant" if stack_of(plan).reentrant else "plain"
-
-
-@dataclass(frozen=True)
-class Part:
-    """The stretch of the model that one rank runs: its layers as block indices, and whether it has the embedding and the
-    head. ``in_flight``: micro-batches whose activations wait at once (pipelines)."""
-
-    layers: tuple[int, ...]
-    embedding: bool = True
-    head: bool = True
-    in_flight: int = 1
 
 
 class MicroStep:
@@ -375,7 +373,8 @@ class MicroStep:
             residual = unit.template.dtype
         self.last = book.sized(book.head(n._replace(residual=residual), form, self.boundary), rows)
         self.count = len(part.layers)
-        self.gradients = [u.backward.net_by_key.get("gradients", 0) for u in (self.embedding, *self.layers, self.last)]
+        gradients = [u.backward.net_by_key.get("gradients", 0) for u in (self.embedding, *self.layers, self.last)]
+        self.gradients = [gradients[0] * part.embedding, *gradients[1:-1], gradients[-1] * part.head]
 
     # ------------------------------------------------------------------------------------------------- pieces
     def _edit(self, phase: str, name: str, unit: int, events: Stretch | None) -> list[Stage]:
@@ -394,32 +393,64 @@ class MicroStep:
         return early, [i for i in template.extras if i not in early]
 
     def forward(self) -> list[Stage]:
-        e, count, last = self.edits, self.count, self.last
+        e, count = self.edits, self.count
         stages = self._edit("forward", "gather", 0, e.start())
-        stages += self._edit("forward", "gather", 0, e.before_forward(0))
-        stages.append(Stage("forward", "embedding", 0, self.embedding.forward))
-        stages += self._edit("forward", "release", 0, e.after_forward(0))
+        if self.part.embedding:
+            stages += self._edit("forward", "gather", 0, e.before_forward(0))
+            stages.append(Stage("forward", "embedding", 0, self.embedding.forward))
+            stages += self._edit("forward", "release", 0, e.after_forward(0))
+        else:
+            stages.append(Stage("forward", "receive", 0, self._received()))
         for i, unit in enumerate(self.layers):
             stages += self._edit("forward", "gather", i + 1, e.before_forward(i + 1))
             stages.append(Stage("forward", "layer", i + 1, unit.forward))
             stages += self._edit("forward", "release", i + 1, e.after_forward(i + 1))
-        stages += self._edit("forward", "gather", count + 1, e.before_forward(count + 1))
+        stages += self._tail() if self.part.head else [Stage("forward", "send", count + 1, self._sent())]
+        for i, unit in enumerate(self._units()):
+            if unit.exit.deltas:
+                stages.append(Stage("forward", "exit", i, unit.exit))
+        if accumulates(self.plan):
+            stages.append(Stage("forward", "outputs", count + 1, edit(("logits_loss", BLOCK))))
+        return stages
+
+    def _units(self) -> list[Sized]:
+        return [*([self.embedding] if self.part.embedding else []), *self.layers, *([self.last] if self.part.head else [])]
+
+    def _received(self) -> Stretch:
+        """What a later pipeline stage is sent, and the tables that it makes for itself."""
+        first, entry = self.layers[0], self.embedding
+        early, late = self._tables()
+        summands = self.book.summands[id(entry.template)]
+        tables = [(entry.template.storages[i][2], entry.sizes[i]) for i in (*early, *late) if i not in summands]
+        return edit((self.boundary, first.sizes[first.template.entering]), *tables)
+
+    def _sent(self) -> Stretch:
+        """The output leaves for the next stage; tensors beside the layers leave where nothing keeps them."""
+        last, entry = self.layers[-1], self.embedding
+        early, _ = self._tables()
+        summands = self.book.summands[id(entry.template)]
+        changes = [(entry.template.storages[i][2], -entry.sizes[i]) for i in early if self.part.embedding or i not in summands]
+        if self.part.embedding and self.book.holds_entry and not self.layers[0].template.keeps_input:
+            changes.append((self.boundary, -entry.sizes[entry.template.leaving]))
+        return edit((self.boundary, -last.sizes[last.template.leaving]), *changes)
+
+    def _tail(self) -> list[Stage]:
+        """Final norm, head and loss."""
+        e, count, last = self.edits, self.count, self.last
+        stages = self._edit("forward", "gather", count + 1, e.before_forward(count + 1))
         stages.append(Stage("forward", "final_norm", count + 1, last.between("", "returned")))
-        if self.book.holds_entry and not self.layers[0].template.keeps_input:
+        if self.part.embedding and self.book.holds_entry and not self.layers[0].template.keeps_input:
             entry = self.embedding.sizes[self.embedding.template.leaving]
             stages.append(Stage("forward", "entry", count + 1, edit((self.boundary, -entry))))
         early, _ = self._tables()
+        if not self.part.embedding:
+            early = [i for i in early if i not in self.book.summands[id(self.embedding.template)]]
         if early:
             stages.append(Stage("forward", "tables", count + 1, self._gone(early)))
         stages.append(Stage("forward", "head", count + 1, last.between("returned", "loss")))
         stages.append(Stage("loss", "loss", count + 1, last.between("loss", "after_loss")))
         stages.append(Stage("forward", "outputs", count + 1, last.between("after_loss", "")))
         stages += self._edit("forward", "release", count + 1, e.after_forward(count + 1))
-        for i, unit in enumerate([self.embedding, *self.layers, last]):
-            if unit.exit.deltas:
-                stages.append(Stage("forward", "exit", i, unit.exit))
-        if accumulates(self.plan):
-            stages.append(Stage("forward", "outputs", count + 1, edit(("logits_loss", BLOCK))))
         return stages
 
     def backward(self, gradients: list[int] | None) -> list[Stage]:
@@ -430,9 +461,14 @@ class MicroStep:
             return e.after_backward(unit, gradients[unit] if gradients is not None else 0)
 
         stages = [Stage("backward", "start", count + 1, edit(("backward_temporary", 2 * BLOCK)))]
-        stages += self._edit("backward", "gather", count + 1, e.before_backward(count + 1))
-        stages.append(Stage("backward", "head", count + 1, self.last.backward))
-        stages += self._edit("backward", "reduce", count + 1, done(count + 1))
+        if self.part.head:
+            stages += self._edit("backward", "gather", count + 1, e.before_backward(count + 1))
+            stages.append(Stage("backward", "head", count + 1, self.last.backward))
+            stages += self._edit("backward", "reduce", count + 1, done(count + 1))
+        else:
+            top = self.layers[-1]
+            received = top.sizes[top.template.gradient_in] if top.template.gradient_in >= 0 else 0
+            stages = [Stage("backward", "receive", count + 1, edit(("backward_temporary", received + BLOCK)))]
         retained = 0
         for i in range(count - 1, -1, -1):
             unit = self.layers[i]
@@ -448,12 +484,13 @@ class MicroStep:
         if late:
             stages.append(Stage("backward", "tables", 1, self._gone(late)))
         first = self.layers[0]
-        if self.embedding.backward.deltas:
+        if self.part.embedding and self.embedding.backward.deltas:
             stages.append(Stage("backward", "embedding", 0, self.embedding.backward))
         elif first.template.gradient_out >= 0:
             stages.append(Stage("backward", "entry_gradient", 0, edit(
                 ("backward_temporary", -first.sizes[first.template.gradient_out]))))
-        stages += self._edit("backward", "reduce", 0, done(0))
+        if self.part.embedding:
+            stages += self._edit("backward", "reduce", 0, done(0))
         ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if accumulates(self.plan) else [])
         if retained:
             ended.append(("checkpoints", -retained))
@@ -489,7 +526,9 @@ def build_program(
         return Program(start, (*stages, *optimizer_stages(plan, memory, gradients)))
     first = MicroStep(shape, plan, kept if plan.gradients_kept or buffered else n, form, part, edits)
     accumulating = accumulates(plan)
-    stages = first.forward() + first.backward(None if accumulating and edits.waits_for_last else first.gradients)
+    going = first.forward()
+    start = with_waiting(start, going, part.in_flight)
+    stages = going + first.backward(None if accumulating and edits.waits_for_last else first.gradients)
     if accumulating:
         again = MicroStep(shape, plan, kept if edits.waits_for_last or buffered else n, form, part, edits)
         stages += again.forward() + again.backward(first.gradients)
@@ -498,6 +537,21 @@ def build_program(
         start = start | {"gradients": memory.gradients}
     stages += optimizer_stages(plan, memory, 0 if plan.gradients_kept or buffered else gradients)
     return Program(start, tuple(stages))
+
+
+def with_waiting(start: dict[str, int], forward: list[Stage], in_flight: float) -> dict[str, int]:
+    """``start`` with what the other micro-batches of a pipeline keep, each as much as one forward leaves."""
+    if in_flight <= 1:
+        return start
+    kept: dict[str, int] = {}
+    for stage in forward:
+        for key, net in stage.events.net_by_key.items():
+            kept[key] = kept.get(key, 0) + net
+    more = {key: start.get(key, 0) + int((in_flight - 1) * net) for key, net in kept.items() if net > 0 and key in WAITING}
+    return start | more
+
+
+WAITING = ("activations", "checkpoints", "logits_loss", "casts")
 
 
 def optimizer_stages(plan: TrainingPlan, memory: StepMemory, gradients: int) -> list[Stage]:

@@ -17,6 +17,14 @@ from calculator.training.tape import Tensor
 
 
 def mix(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
+    """The mixer; under sequence parallelism its input is gathered and its output scattered."""
+    if not layer.numerics.sequence_parallel:
+        return _mix(layer, hidden, block, shared)
+    hidden = ops.gather_tokens(layer.tape, hidden)
+    return ops.scatter_tokens(layer.tape, _mix(layer, hidden, block, shared))
+
+
+def _mix(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
     mixer = block.mixer
     if isinstance(mixer, Attention):
         return attention(layer, hidden, mixer, shared)
@@ -26,6 +34,14 @@ def mix(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
 
 
 def feed(layer: Layer, hidden: Tensor, block: Block) -> Tensor:
+    """The MLP, likewise."""
+    if not layer.numerics.sequence_parallel:
+        return _feed(layer, hidden, block)
+    hidden = ops.gather_tokens(layer.tape, hidden)
+    return ops.scatter_tokens(layer.tape, _feed(layer, hidden, block))
+
+
+def _feed(layer: Layer, hidden: Tensor, block: Block) -> Tensor:
     if isinstance(block.mlp, DenseMlp):
         return dense(layer, hidden, block.mlp)
     if isinstance(block.mlp, MoeMlp):

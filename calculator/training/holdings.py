@@ -6,9 +6,10 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from calculator.model.shape import ModelShape, Tensor
+from calculator.model.shape import Attention, ModelShape, Tensor
 from calculator.precision import weight_format
 from calculator.training.dialect import dialect
+from calculator.training.parallel import Degrees, local_tensor
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import BYTES, Recipe, adapted
 from calculator.training.template import rounded
@@ -62,10 +63,14 @@ class Units(NamedTuple):
     extra: Weights
 
 
-def units(shape: ModelShape, *, modules: bool = False, packable_head: bool = False) -> Units:
+def units(
+    shape: ModelShape, *, modules: bool = False, packable_head: bool = False, degrees: Degrees = Degrees()
+) -> Units:
     """``modules``: experts are Linear layers of their own (transformers before 5), which a quantiser packs;
     ``packable_head``: so is the head (litgpt)."""
     wide = dialect(shape.model_type).router_fp32
+    if degrees != Degrees():
+        shape = local_shape(shape, degrees)
     towers = tuple(w for tower in shape.towers for w in weights_of(tower.tensors, packable=False))
     return Units(
         embedding=weights_of(shape.embedding, packable=False),
@@ -79,6 +84,19 @@ def units(shape: ModelShape, *, modules: bool = False, packable_head: bool = Fal
 @lru_cache(maxsize=4096)
 def packed_bytes(base_quant: str, dims: tuple[int, ...]) -> int:
     return rounded(weight_format(PACKED[base_quant]).tensor_bytes(dims))
+
+
+def local_shape(shape: ModelShape, degrees: Degrees) -> ModelShape:
+    """A shape with every weight cut to one rank's part."""
+
+    def cut(tensors: tuple[Tensor, ...], kv_heads: int = 0) -> tuple[Tensor, ...]:
+        return tuple(local_tensor(t, degrees, kv_heads) for t in tensors)
+
+    blocks = tuple(
+        b.model_copy(update={"tensors": cut(b.tensors, b.mixer.kv_heads if isinstance(b.mixer, Attention) else 0)})
+        for b in shape.blocks)
+    return shape.model_copy(update={
+        "blocks": blocks, "embedding": cut(shape.embedding), "final": cut(shape.final), "head": cut(shape.head)})
 
 
 def is_tied(tensor: Tensor, shape: ModelShape) -> bool:

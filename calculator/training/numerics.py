@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from calculator.training.parallel import Degrees
+
 AttentionImpl = Literal["flash", "efficient", "math", "eager"]
 Experts = Literal["grouped_mm", "eager", "batched_mm", "modules"]
 
@@ -20,7 +22,9 @@ class Numerics(NamedTuple):
     batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
     Unsloth, fms-acceleration) in place of the written-out modules; ``fused_adapters`` for the
     fused product of a packed weight and its adapter, which keeps its input and the dropped input. ``cudnn``: SDPA takes cuDNN's kernel (compute capability 9 and up), which also serves heads whose keys and values
-    differ in size. ``shards``: tensor-parallel ranks.
+    differ in size. ``degrees``: ranks that
+    a layer is cut over; ``sequence_parallel``: norms and residual sums work on a share of the tokens; ``exchanged``: keys and
+    values travel around a ring of context-parallel ranks.
     """
 
     weight: str = "bf16"
@@ -51,8 +55,9 @@ class Numerics(NamedTuple):
     input_needs_grad: bool = True
     scratch: bool = True
     cudnn: bool = False
-    shards: int = 1
+    degrees: Degrees = Degrees()
     sequence_parallel: bool = False
+    exchanged: bool = False
 
     @property
     def compute(self) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calculator.training.tape import ONE, SCORES, TOKENS, Node, Param, Tape, Tensor
+from calculator.training.tape import ONE, SCORES, SHARD, TOKENS, Node, Param, Tape, Tensor
 
 Grads = list[Tensor | None]
+LONG = (SCORES, TOKENS, SHARD)
 
 
 def _finish(tape: Tape, out: Tensor, node: Node | None) -> Tensor:
@@ -41,9 +42,9 @@ def _bigger(x: Tensor, y: Tensor) -> Tensor:
     """Which operand has the broadcast shape. Rows ONE or a narrower width broadcast."""
     if x.rows == y.rows:
         return x if x.width >= y.width else y
-    if x.rows in (SCORES, TOKENS) and y.rows not in (SCORES, TOKENS):
+    if x.rows in LONG and y.rows not in LONG:
         return x
-    if y.rows in (SCORES, TOKENS) and x.rows not in (SCORES, TOKENS):
+    if y.rows in LONG and x.rows not in LONG:
         return y
     return x if x.rows == SCORES else y
 
@@ -381,25 +382,51 @@ def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None 
         b = autocast_weight(tape, b) if b is not None else None
     in_width, rows = x.width, x.rows
     elements = w.width
-    saves = ([x] if w.needs_grad else []) + ([w] if x.needs_grad else [])
+    regathered = x.origin is not None and w.needs_grad
+    saves = ([x.origin or x] if w.needs_grad else []) + ([w] if x.needs_grad else [])
     inputs = [x, w] + ([b] if b is not None else [])
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
         assert node is not None and g[0] is not None
         grad = g[0]
         out: Grads = [None, None]
+        whole = tape.new(rows, in_width, grad.dtype) if regathered else None
         if node.needs(1):
             out[1] = tape.new(ONE, elements, grad.dtype)
         if node.needs(0):
             out[0] = tape.new(rows, in_width, grad.dtype)
         if len(inputs_needed) > 2:
             out.append(tape.new(ONE, grad.width, grad.dtype) if node.needs(2) else None)
+        del whole
         return out
 
     inputs_needed = [t.needs_grad for t in inputs]
     node = tape.record("linear", inputs, backward, saves)
     del inputs, saves
     return _finish(tape, tape.new(rows, width, x.dtype), node)
+
+
+def gather_tokens(tape: Tape, x: Tensor) -> Tensor:
+    """A share of the tokens gathered from the tensor-parallel group; the gradient is reduced back to the share."""
+    shape = _shape(x)
+    node = tape.record("all_gather", [x], lambda _, g: [tape.new(*shape)], [])
+    out = _finish(tape, tape.new(TOKENS, x.width, x.dtype), node)
+    out.origin = x.alias()
+    return out
+
+
+def scatter_tokens(tape: Tape, x: Tensor) -> Tensor:
+    """Partial sums of all tokens reduced to a share of them; the gradient is gathered."""
+    shape = _shape(x)
+    node = tape.record("reduce_scatter", [x], lambda _, g: [tape.new(*shape)], [])
+    return _finish(tape, tape.new(SHARD, x.width, x.dtype), node)
+
+
+def exchange(tape: Tape, x: Tensor) -> Tensor:
+    """A buffer for what another rank sends, of the same size; it leaves when the operation ends."""
+    buffer = _like(tape, x)
+    del buffer
+    return x
 
 
 def dequantising_linear(

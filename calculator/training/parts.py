@@ -12,7 +12,7 @@ from calculator.training.holdings import Weights, bytes_of
 from calculator.training.optimizer import step_memory
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import BYTES, adapted, resolve
-from calculator.training.step import trained_tensors
+from calculator.training.step import all_layers, trained_tensors
 from calculator.training.template import rounded
 
 
@@ -25,7 +25,7 @@ def parts(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Mapping[str, Seque
     recipe = resolve(shape, plan)
     n = numerics(shape, plan, recipe, gpu, scratch=True)
     book = compiled(shape)
-    units = book.units_of_modules if n.experts == "modules" else book.units
+    units, order = book.units_for(n), all_layers(shape)
     held = (
         recipe._replace(weight=recipe.held, small=recipe.held, norm=recipe.held)
         if recipe.held != recipe.weight
@@ -35,8 +35,8 @@ def parts(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Mapping[str, Seque
     def each(weights: Weights) -> list[int]:
         return [bytes_of((weight,), plan, held) for weight in weights]
 
-    layers = {index: each(units.blocks[index]) for index in set(shape.order)}
-    weights = each(units.embedding) + [size for index in shape.order for size in layers[index]]
+    layers = {index: each(units.blocks[index]) for index in set(order)}
+    weights = each(units.embedding) + [size for index in order for size in layers[index]]
     weights += each(units.final) + each(units.head) + each(units.extra)
     trained = trained_tensors(book, plan, n)
     found = {"parameters": weights, "gradients": [rounded(int(prod(t) * BYTES[recipe.gradient])) for t in trained]}

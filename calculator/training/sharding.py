@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from calculator.training.parallel import degrees
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import Recipe, adapted
 from calculator.training.template import Stretch, edit, rounded
@@ -35,11 +36,13 @@ class UnitBytes:
 
 @dataclass(frozen=True)
 class Division:
-    """Over how many ranks each kind of memory is spread."""
+    """Over how many ranks each kind of memory is spread; experts, cut over ranks already, over fewer."""
 
     weights: int = 1
     gradients: int = 1
     states: int = 1
+    expert_weights: int = 1
+    expert_states: int = 1
 
 
 def data_parallel(plan: TrainingPlan) -> int:
@@ -49,15 +52,16 @@ def data_parallel(plan: TrainingPlan) -> int:
 
 def division(plan: TrainingPlan) -> Division:
     ranks = data_parallel(plan)
+    experts = max(1, plan.n_gpus // (plan.pp * plan.ep * degrees(plan).expert_tensor))
     if plan.sharding in ("fsdp1", "fsdp2", "zero3"):
-        return Division(ranks, ranks, ranks)
+        return Division(ranks, ranks, ranks, experts, experts)
     if plan.sharding == "hsdp":
         group = min(ranks, plan.hsdp_shard_size or 8)
-        return Division(group, group, group)
+        return Division(group, group, group, min(group, experts), min(group, experts))
     if plan.sharding == "zero2":
-        return Division(1, ranks, ranks)
+        return Division(1, ranks, ranks, 1, experts)
     if plan.sharding in ("zero1", "distributed_optimizer"):
-        return Division(1, 1, ranks)
+        return Division(1, 1, ranks, 1, experts)
     return Division()
 
 

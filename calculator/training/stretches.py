@@ -93,6 +93,8 @@ def embed(
         summands = [x, place]
         x = ops.add(tape, x, place)
     x = layer.norm(x, norm, "embedding_norm")
+    if n.sequence_parallel:
+        x = ops.scatter_tokens(tape, x)
     return ops.dropout(tape, x, dropout if n.dropout is None else n.dropout), summands
 
 
@@ -115,6 +117,8 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
     hidden = layer.norm(box[0], form.norm, "final_norm")
     box.clear()
     marks["returned"] = len(tape.events)
+    if layer.numerics.sequence_parallel:
+        hidden = ops.gather_tokens(tape, hidden)
     with tape.label("logits_loss"):
         if form.kernel == "fused_linear_ce":
             return fused_linear_loss(layer, hidden, form, marks)

@@ -64,9 +64,11 @@ class Storage:
 
 
 class Tensor:
-    """A view of a storage. ``heads_first`` is the order of its dimensions, ``heads_first_memory`` that of its bytes."""
+    """A view of a storage. ``heads_first`` is the order of its dimensions, ``heads_first_memory`` that of its bytes.
+    ``origin``: the share that it was gathered from, which backward keeps in its place."""
 
-    __slots__ = ("dtype", "heads_first", "heads_first_memory", "node", "param", "rows", "slot", "storage", "width")
+    __slots__ = (
+        "dtype", "heads_first", "heads_first_memory", "node", "origin", "param", "rows", "slot", "storage", "width")
 
     def __init__(
         self, storage: Storage, rows: int, width: int, dtype: str, *, node: Node | None = None, slot: int = 0,
@@ -81,6 +83,7 @@ class Tensor:
         self.heads_first = heads_first
         self.heads_first_memory = heads_first_memory
         self.param = param
+        self.origin: Tensor | None = None
         storage.handles += 1
 
     def __del__(self) -> None:
