@@ -20,7 +20,7 @@ from rich.console import Console
 
 from calculator import hardware
 from calculator.cli.commands import PLANS, compute, load_model
-from calculator.cli.options import ALIASES, choices, is_flag, is_list, option_fields
+from calculator.cli.options import ALIASES, choices, is_flag, is_list, is_mapping, option_fields
 from calculator.cli.tables import Printer
 from calculator.errors import CalculatorError, InputError
 from calculator.jsonout import SCHEMA, bill_json, error_json, shape_json
@@ -163,7 +163,15 @@ def _option(group: argparse._ArgumentGroup, field: str, info: FieldInfo) -> None
         group.add_argument(*names, dest=field, nargs="?", const="true", metavar="yes|no", help=purpose)
         group.add_argument(names[0].replace("--", "--no-", 1), dest=field, action="store_const", const="false")
     else:
-        metavar = "A,B" if is_list(info) else "KEY" if field == "gpu" else "VALUE"
+        metavar = (
+            "A,B"
+            if is_list(info)
+            else "JSON"
+            if is_mapping(info) or field == "adapter"
+            else "KEY"
+            if field == "gpu"
+            else "VALUE"
+        )
         group.add_argument(*names, dest=field, metavar=metavar, help=purpose)
 
 

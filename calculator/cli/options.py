@@ -46,6 +46,10 @@ def is_list(field: FieldInfo) -> bool:
     return any(get_origin(part) is tuple for part in _parts(field.annotation))
 
 
+def is_mapping(field: FieldInfo) -> bool:
+    return any(get_origin(part) is dict for part in _parts(field.annotation))
+
+
 def make_plan(plan: type[P], given: Mapping[str, Any]) -> P:
     """The plan of these values: field names to texts as typed, or to values as a JSON file holds them.
 
@@ -75,7 +79,7 @@ def make_plan(plan: type[P], given: Mapping[str, Any]) -> P:
 
 def _typed(name: str, value: Any, field: FieldInfo) -> Any:
     """A text as what the field holds; anything else as it is."""
-    if name == "adapter" and isinstance(value, str):
+    if isinstance(value, str) and (name == "adapter" or is_mapping(field)):
         try:
             return json.loads(value)
         except ValueError:

@@ -214,8 +214,9 @@ class Printer:
         self.show(table)
 
     def error(self, error: CalculatorError) -> None:
-        at = f"{error.field}: " if error.field else ""
-        self.show(Styled(f"{at}{self.text(error.message)}", style="bold red"), Styled(self.text(error.remedy)))
+        message = self.text(error.message)
+        line = message if not error.field or error.field in message else f"{error.field}: {message}"
+        self.show(Styled(line, style="bold red"), Styled(self.text(error.remedy)))
 
     def table(self, *columns: str, right: tuple[int, ...] = (), lines: bool = False) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False, padding=(0, 2, 1 if lines else 0, 0))

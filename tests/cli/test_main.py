@@ -97,6 +97,8 @@ def test_every_option_reaches_the_plan(run: Call) -> None:
     assert (plan["compile"], plan["packed"], plan["offload"], plan["dropout"]) == (True, False, [], None)
     assert plan["gpu_capacity_bytes"] == 100 * 2**30
     assert run("serve", "qwen2.5-7b", "--count", "2", "--json").json["plan"]["n_gpus"] == 2
+    limits = run("serve", "qwen2.5-vl-7b", "--limit-mm-per-prompt", '{"image": 2}', "--json").json["plan"]
+    assert limits["limit_mm_per_prompt"] == {"image": 2}
 
 
 def test_defaults_that_the_command_fills_in_are_said(run: Call) -> None:
