@@ -66,14 +66,14 @@ class Compiled:
         return found
 
     # ------------------------------------------------------------------------------------------------ recording
-    def layer(self, index: int, n: Numerics, checkpoint: str, first: bool) -> Template:
-        key = ("layer", index, n, checkpoint, first)
+    def layer(self, index: int, n: Numerics, checkpoint: str, first: bool, boundary: str) -> Template:
+        key = ("layer", index, n, checkpoint, first, boundary)
         found = self._templates.get(key)
         if found is None:
-            found = self._templates[key] = self._record_layer(local_block(self.shape.blocks[index], n.degrees), n, checkpoint, first)
+            found = self._templates[key] = self._record_layer(local_block(self.shape.blocks[index], n.degrees), n, checkpoint, first, boundary)
         return found
 
-    def _record_layer(self, block: Block, n: Numerics, checkpoint: str, first: bool) -> Template:
+    def _record_layer(self, block: Block, n: Numerics, checkpoint: str, first: bool, boundary: str) -> Template:
         tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
         layer = self._writer(tape, n, block)
         shared = shared_tensors(tape, self.shape, block, n)
@@ -89,7 +89,7 @@ class Compiled:
 
         return record(
             tape, run, (stream_rows(n), self.shape.hidden, n.residual), input_needs_grad=n.input_needs_grad, shared=tensors,
-            hold_input=first and self.holds_entry, boundary="checkpoints" if checkpoint else "activations",
+            hold_input=first and self.holds_entry, boundary=boundary,
         )
 
     def adapters(self, index: int, n: Numerics) -> tuple[tuple[int, ...], ...]:
@@ -344,9 +344,18 @@ def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
 
 
 def checkpoint_form(plan: TrainingPlan) -> str:
-    if plan.checkpointing == "none":
+    """"" for none, else the form. Selective recomputation of attention's core changes nothing where a fused kernel keeps no
+    scores; torchtitan's selects whole blocks."""
+    if plan.checkpointing == "none" or (plan.checkpointing == "selective" and plan.framework != "torchtitan"):
         return ""
     return "reentrant" if stack_of(plan).reentrant else "plain"
+
+
+def checkpoint_every(plan: TrainingPlan) -> int:
+    """Every how many layers one is checkpointed; torchtitan's selective mode takes every second."""
+    if plan.checkpointing == "selective" and plan.framework == "torchtitan":
+        return max(2, plan.checkpoint_every)
+    return plan.checkpoint_every
 
 
 class MicroStep:
@@ -354,6 +363,7 @@ class MicroStep:
 
     def __init__(self, shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm, part: Part, edits: Edits) -> None:
         self.plan, self.edits, self.part = plan, edits, part
+        self.offloads = plan.checkpointing == "offloaded" or "activations" in plan.offload
         self.book, rows = compiled(shape), row_counts(shape, plan)
         self.checkpoint = checkpoint_form(plan)
         self.boundary = "checkpoints" if self.checkpoint else "activations"
@@ -362,13 +372,15 @@ class MicroStep:
         self.embedding = book.sized(book.embedding(n, self.boundary), rows)
         self.layers: list[Sized] = []
         residual = self.embedding.template.dtype
-        known: dict[tuple[int, bool, str], Sized] = {}
+        known: dict[tuple[int, bool, str, bool], Sized] = {}
+        every = checkpoint_every(plan)
         for i, index in enumerate(part.layers):
-            first = i == 0 and part.embedding
-            unit = known.get((index, first, residual))
+            first, again = i == 0 and part.embedding, i % every == 0
+            unit = known.get((index, first, residual, again))
             if unit is None:
                 wants = n._replace(input_needs_grad=not (first and frozen_entry), residual=residual)
-                unit = known[index, first, residual] = book.sized(book.layer(index, wants, checkpoint, first), rows)
+                template = book.layer(index, wants, checkpoint if again else "", first, self.boundary)
+                unit = known[index, first, residual, again] = book.sized(template, rows)
             self.layers.append(unit)
             residual = unit.template.dtype
         self.last = book.sized(book.head(n._replace(residual=residual), form, self.boundary), rows)
@@ -404,6 +416,7 @@ class MicroStep:
         for i, unit in enumerate(self.layers):
             stages += self._edit("forward", "gather", i + 1, e.before_forward(i + 1))
             stages.append(Stage("forward", "layer", i + 1, unit.forward))
+            stages += self._edit("forward", "offload", i + 1, self._moved(i, -1))
             stages += self._edit("forward", "release", i + 1, e.after_forward(i + 1))
         stages += self._tail() if self.part.head else [Stage("forward", "send", count + 1, self._sent())]
         for i, unit in enumerate(self._units()):
@@ -415,6 +428,22 @@ class MicroStep:
 
     def _units(self) -> list[Sized]:
         return [*([self.embedding] if self.part.embedding else []), *self.layers, *([self.last] if self.part.head else [])]
+
+    def _moved(self, index: int, sign: int) -> Stretch | None:
+        """What a layer keeps, moved to the host after its forward and fetched back before its backward; the last layer's stays."""
+        if not self.offloads or index == self.count - 1:
+            return None
+        return edit((self.boundary, sign * self.kept(index)))
+
+    def kept(self, index: int) -> int:
+        """Bytes that a layer keeps for backward, its input among them."""
+        unit = self.layers[index]
+        template = unit.template
+        return unit.forward.net - unit.sizes[template.leaving] + unit.sizes[template.entering]
+
+    @property
+    def offloaded_bytes(self) -> int:
+        return sum(self.kept(i) for i in range(self.count - 1)) if self.offloads else 0
 
     def _received(self) -> Stretch:
         """What a later pipeline stage is sent, and the tables that it makes for itself."""
@@ -473,6 +502,7 @@ class MicroStep:
         for i in range(count - 1, -1, -1):
             unit = self.layers[i]
             stages += self._edit("backward", "gather", i + 1, e.before_backward(i + 1))
+            stages += self._edit("backward", "fetch", i + 1, self._moved(i, 1))
             stages.append(Stage("backward", "layer", i + 1, unit.backward))
             if e.keeps_layer_inputs:
                 more = unit.sizes[unit.template.entering]
