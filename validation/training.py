@@ -66,7 +66,7 @@ def predict(row: Row, *, replay: bool = True) -> Outcome:
 def predicted_bill(shape: ModelShape, plan: TrainingPlan, *, replay: bool) -> Bill:
     """The bill of a plan on its own card, with reserved and process replayed or estimated."""
     gpu = resolve(plan.gpu, plan.gpu_capacity_bytes)
-    return bill(shape, plan, gpu)
+    return bill(shape, plan, gpu, replay=replay)
 
 
 def reading(result: Bill, key: str) -> Range:

@@ -60,7 +60,7 @@ def _bill(model: LoadedModel, plan: Plan, gpu: Gpu, replay: bool) -> Bill:
         return serving.bill(model.shape, plan, gpu, model.stored)
     from calculator import training
 
-    return training.bill(model.shape, plan, gpu)
+    return training.bill(model.shape, plan, gpu, replay=replay)
 
 
 def _plan_values(path: Path) -> dict[str, Any]:

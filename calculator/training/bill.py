@@ -11,6 +11,7 @@ from calculator.training import overheads
 from calculator.training.check import check
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program
+from calculator.training.reserved import REPLAY, replayed_slack
 from calculator.training.step import Step, step
 
 PHASES = ("load", "forward", "loss", "backward", "optimizer")
@@ -40,11 +41,12 @@ _SOURCES = {
 }
 
 
-def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool = False) -> Bill:
+def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool = False, replay: bool = False) -> Bill:
     """The itemised memory of one training step on the worst-loaded GPU, in bytes.
 
     ``tensors_only`` leaves out what kernels allocate inside themselves (cuBLAS workspaces, the scratch of flash attention's
-    backward): what a tensor-level tracker sees. Raises ``PlanError`` for a combination that no framework runs.
+    backward): what a tensor-level tracker sees. ``replay`` runs the step's allocations through the model of PyTorch's
+    allocator, some 0.1 s, where the bill else has an estimate; need and verdict do not depend on it. Raises ``PlanError`` for a combination that no framework runs.
     """
     check(shape, plan)
     made = step(shape, plan, gpu, tensors_only=tensors_only)
@@ -59,8 +61,11 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     )
     allocated = moments[peak_phase].bytes
     slack, kept = overheads.slack(allocated, plan), overheads.kept_slack(allocated)
+    slack_source = overheads.SLACK
+    if replay:
+        slack, slack_source = replayed_slack(shape, plan, gpu, allocated), REPLAY
     context, nccl = overheads.context(gpu), overheads.nccl(plan)
-    items += (_overhead("slack", slack, "slack", overheads.SLACK), _overhead("context", context, "process", overheads.CONTEXT))
+    items += (_overhead("slack", slack, "slack", slack_source), _overhead("context", context, "process", overheads.CONTEXT))
     if nccl.value:
         items += (_overhead("nccl", nccl, "process", overheads.NCCL),)
     exact = Range.exact(allocated)

@@ -12,7 +12,7 @@ from calculator.training.holdings import Weights, bytes_of
 from calculator.training.optimizer import step_memory
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import BYTES, adapted, resolve
-from calculator.training.step import all_layers, trained_tensors
+from calculator.training.step import trained_tensors
 from calculator.training.template import rounded
 
 
@@ -25,7 +25,7 @@ def parts(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Mapping[str, Seque
     recipe = resolve(shape, plan)
     n = numerics(shape, plan, recipe, gpu, scratch=True)
     book = compiled(shape)
-    units, order = book.units_for(n), all_layers(shape)
+    units, order = book.units_for(n), (*shape.encoder_order, *shape.order)
     held = (
         recipe._replace(weight=recipe.held, small=recipe.held, norm=recipe.held)
         if recipe.held != recipe.weight
