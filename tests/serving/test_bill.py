@@ -257,3 +257,23 @@ def test_ranks_that_cut_quantisation_blocks_are_refused() -> None:
     assert caught.value.key == "serving.tp_block"
     assert bill(shape, plan.model_copy(update={"ep": 8}), H100).verdict == "fits"
     assert bill(shape, plan.model_copy(update={"tp": 4, "n_gpus": 4}), H100).serving is not None
+
+
+def test_drafting_layers_weigh_and_cache() -> None:
+    shape = shape_of("deepseek-ai/DeepSeek-V3")
+    plan = ServingPlan(engine_version="0.19.0", tp=8, n_gpus=8, max_model_len=8192)
+    h200 = find("h200-141gb-sxm")
+    alone, drafting = (figures(bill(shape, p, h200)) for p in (plan, plan.model_copy(update={"speculative": "mtp"})))
+    assert shape.mtp_layers == 1
+    assert drafting.bytes_per_token - alone.bytes_per_token == 576 * 2
+    assert drafting.weights_bytes > alone.weights_bytes
+
+
+def test_drafts_take_state_pages() -> None:
+    shape = shape_of("Qwen/Qwen3-Next-80B-A3B-Instruct")
+    plan = ServingPlan(engine_version="0.21.0", tp=2, n_gpus=2, max_model_len=8192)
+    found = [
+        geometry(shape, plan.model_copy(update=changes), find("h200-141gb-sxm"), 40 * GIB)[1]
+        for changes in ({}, {"speculative": "ngram", "draft_tokens": 1}, {"speculative": "ngram", "draft_tokens": 4})
+    ]
+    assert found[0] > found[1] > found[2]

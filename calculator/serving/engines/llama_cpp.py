@@ -223,9 +223,8 @@ def begin(
     )
     cells = on_device.cells(context, slots)[0]
     scratch = compute_bytes(shape, ubatch, cells, flash=flash, head_on_gpu=device.head)
-    if flash and plan.flash_attn is None:
-        scores = compute_bytes(shape, ubatch, cells, flash=False, head_on_gpu=device.head)
-        scratch = Span(scratch.value, scratch.low, max(scratch.high, scores.high))
+    if plan.flash_attn is None:
+        notes.append(text("serving.assume.flash_attn" if flash else "serving.assume.no_flash_attn"))
     held, context_memory = Span.about(device.weights_bytes, 0.01), context_term(gpu)
     pool = Span.exact(full + windows)
     taken = held + pool + scratch + context_memory.span + Span.exact(states)

@@ -9,7 +9,8 @@ from calculator.hardware import Gpu
 from calculator.model.shape import Attention, LatentAttention, ModelShape, Tensor
 from calculator.model.stored import StoredWeights
 from calculator.model.weights import WeightLayout
-from calculator.serving.cache import Spec, cache_format, layer_specs
+from calculator.precision import KvFormat
+from calculator.serving.cache import Spec, attention_spec, cache_format, latent_spec, layer_specs
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activation
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
@@ -45,7 +46,9 @@ WEIGHTS_SOURCE = Source(title="Tensor shapes and their stored format, divided as
 def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: range, chosen: Settings) -> VllmCache:
     """The cache of one stage's layers."""
     form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
-    specs = layer_specs(shape, layers, split.tp, form)
+    specs = layer_specs(shape, layers, split.tp, form, drafts=drafts_of(plan))
+    if plan.speculative == "mtp" and layers.stop == shape.layers:
+        specs = _with_drafter(shape, specs, split, form)
     latent = next((b.mixer for b in shape.blocks if isinstance(b.mixer, LatentAttention)), None)
     version = chosen.version
     if latent is not None and (version < MLA_BACKEND or plan.mla is False):
@@ -53,8 +56,34 @@ def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: 
     block = plan.block_size or _block(latent, rules.capability_of(gpu), version)
     return lay_out(
         specs, cache_rules(version, chosen.runner, hybrid=plan.hybrid_kv_cache_manager is not False), block=block,
-        in_flight=_in_flight(chosen, split), state_pages=chosen.state_pages, state_alignment=16, dcp=split.dcp,
+        in_flight=_in_flight(chosen, split), state_pages=_pages(chosen, plan), state_alignment=16, dcp=split.dcp,
     )  # fmt: skip
+
+
+def _pages(chosen: Settings, plan: ServingPlan) -> int | None:
+    """State pages of a request: one more for every drafted token, whose states may have to be taken back."""
+    return chosen.state_pages + drafts_of(plan) if chosen.state_pages is not None else None
+
+
+def drafts_of(plan: ServingPlan) -> int:
+    """Tokens that are drafted a step; at least one where anything drafts."""
+    return max(plan.draft_tokens, 1) if plan.speculative is not None else 0
+
+
+def _with_drafter(shape: ModelShape, specs: dict[Spec, int], split: Split, form: KvFormat) -> dict[Spec, int]:
+    """The caches of the multi-token-prediction layers, which are full layers like the model's own."""
+    mixers = [shape.blocks[index].mixer for index in shape.order]
+    latent = next((m for m in mixers if isinstance(m, LatentAttention)), None)
+    plain = next((m for m in mixers if isinstance(m, Attention) and not m.window and not m.chunk), None)
+    if latent is not None:
+        own = latent_spec(latent, form)
+    elif plain is not None:
+        own = attention_spec(plain, split.tp, form)
+    else:
+        return specs
+    if not shape.mtp_layers:
+        return specs
+    return {**specs, own: specs.get(own, 0) + shape.mtp_layers}
 
 
 def _block(latent: LatentAttention | None, capability: float, version: Version) -> int:
