@@ -64,6 +64,11 @@ def shown(amount: float, key: str, words: Words) -> str:
     return words.size(round(amount)) if is_bytes(key) else f"{amount:,.6g}"
 
 
+def tag_name(tag: str, value: str, words: Words) -> str:
+    """The name of a group: "Full" for the method full, a framework's or publication's own name as it is."""
+    return words.first(f"validation.tag.{tag}.{value}", fallback=value)
+
+
 def scatter(values: Sequence[Scored], key: str, words: Words, tag: str = "method") -> go.Figure:
     """Measured across, predicted up, both logarithmic: a point on the diagonal is met, the band is 10 % either way.
 
@@ -86,7 +91,7 @@ def scatter(values: Sequence[Scored], key: str, words: Words, tag: str = "method
     for index, name in enumerate(sorted({value.tags.get(tag, "") for value in chosen})):
         members = [value for value in chosen if value.tags.get(tag, "") == name]
         figure.add_scatter(
-            name=words.option(tag, name),
+            name=tag_name(tag, name, words),
             x=[scale(value.measured) for value in members],
             y=[scale(value.predicted) for value in members],
             mode="markers",
@@ -228,7 +233,11 @@ def table(found: Sequence[Outcome], tag: str | None, words: Words) -> list[dict[
         entries = [("", key, figure) for key, figure in score.by_key(values).items()]
     else:
         entries = [
-            (words.option(tag, group["value"]), group["quantity"], score.Figures.model_validate(_figures_only(group)))
+            (
+                tag_name(tag, group["value"], words),
+                group["quantity"],
+                score.Figures.model_validate(_figures_only(group)),
+            )
             for group in score.groups(values, (tag,))
         ]
     rows = []
