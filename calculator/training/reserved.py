@@ -21,7 +21,7 @@ REPLAY = Source(
     versions="torch 2.1 - 2.14",
 )
 SPREAD = 0.12
-"""Half of the range at least: of 145 measured process totals (fms-acceleration on A100, T4 runs) four fifths lie within."""
+"""Half of the range at least: four fifths of 145 measured process totals (fms-acceleration, T4 runs) lie in it."""
 MIB_SPLIT_DEFAULT = 512
 """``max_split_size_mb`` where a plan asks for a limit and names none: the value that PyTorch's users set most."""
 
@@ -36,8 +36,8 @@ def reserved(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Range:
 
     Two steps are replayed on the card's own memory less context and communicators; where they do not fit it, on a card
     without end. The value is the highest since the cache was last given back. The range is the largest tensor's size
-    either way, since whether a freed block serves the next request hangs on single bytes and on the libraries' order; and
-    no less than ``SPREAD`` of the value.
+    either way, since whether a freed block serves the next request hangs on single bytes and on the libraries' order,
+    and no less than ``SPREAD`` of the value.
     """
     steps = [step(shape, plan.model_copy(update={"first_step": first}), gpu).program for first in (True, False)]
     events = expand(steps, parts(shape, plan, gpu))
@@ -49,11 +49,10 @@ def reserved(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Range:
         stats = replay(events, capacity_bytes=room, card_bytes=card, settings=settings)
     if stats is None or stats.out_of_memory:
         stats = replay(events, settings=settings)
-        room = stats.reserved_since_trim_bytes
     value = stats.reserved_since_trim_bytes
     either_way = max(max(size for _, size in events), int(SPREAD * value))
-    low, high = max(stats.allocated_peak_bytes, value - either_way), min(room, value + either_way)
-    return Range(value=value, low=min(low, value), high=max(high, value))
+    low, high = max(stats.allocated_peak_bytes, value - either_way), value + either_way
+    return Range(value=value, low=min(low, value), high=high if value > room else min(high, room))
 
 
 def replayed_slack(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, allocated: int) -> Range:

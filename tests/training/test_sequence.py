@@ -1,0 +1,161 @@
+"""The step written out as single events: it is the program, event by event, and its replay agrees with nvidia-smi."""
+
+from itertools import accumulate
+
+import pytest
+
+from calculator import hardware, model, presets
+from calculator.bill import Range
+from calculator.model.shape import ModelShape
+from calculator.training import bill, overheads
+from calculator.training.allocator import replay
+from calculator.training.parts import parts
+from calculator.training.plan import Adapter, TrainingPlan
+from calculator.training.program import Program
+from calculator.training.reserved import reserved
+from calculator.training.sequence import Event, divide, expand
+from calculator.training.step import step
+from validation.models import shape_of
+from validation.plans import training_plan
+from validation.rows import packaged
+
+GIB = 1 << 30
+ROUNDING = 4096
+"""Single small tensors that a program counts with others."""
+
+LORA = {"method": "lora", "adapter": Adapter(rank=8)}
+PLANS = {
+    "full": ("qwen2.5-0.5b", {"micro_batch": 2, "seq_len": 1024}),
+    "full, nothing recomputed": ("qwen2.5-0.5b", {"micro_batch": 2, "seq_len": 1024, "checkpointing": "none"}),
+    "accumulated": ("llama-3.2-1b", {"seq_len": 512, "grad_accum": 3}),
+    "lora": ("llama-3.1-8b", {**LORA, "seq_len": 2048}),
+    "qlora": ("llama-3.1-8b", {**LORA, "method": "qlora", "base_quant": "nf4_dq", "seq_len": 512}),
+    "eager": ("gemma-2-9b", {**LORA, "attention": "eager", "seq_len": 512}),
+    "reentrant, fused loss": (
+        "mistral-7b-v0.3",
+        {**LORA, "loss": "fused_ce", "transformers_version": "4.45.2", "checkpointing_reentrant": True},
+    ),
+    "experts": ("qwen3-30b-a3b", {**LORA, "seq_len": 512}),
+    "fused optimizer": ("qwen2.5-0.5b", {"optimizer": "adamw_fused"}),
+    "for-loop optimizer": ("qwen2.5-0.5b", {"optimizer": "adamw_loop", "precision": "fp32"}),
+    "eight-bit optimizer": ("qwen2.5-1.5b", {"optimizer": "adamw_8bit"}),
+    "zero-2": ("llama-3.1-8b", {"n_gpus": 8, "sharding": "zero2"}),
+    "fsdp": ("llama-3.1-8b", {"n_gpus": 8, "sharding": "fsdp2", "precision": "fsdp_mixed_bf16"}),
+}
+
+
+def written(name: str) -> tuple[list[Program], list[Event]]:
+    key, fields = PLANS[name]
+    shape = model.read(presets.preset(key).config())
+    plan = TrainingPlan(**fields)
+    gpu = hardware.resolve(plan.gpu)
+    steps = [step(shape, plan.model_copy(update={"first_step": first}), gpu).program for first in (True, False)]
+    return steps, expand(steps, parts(shape, plan, gpu))
+
+
+def levels(events: list[Event]) -> list[int]:
+    """Bytes alive after every event; a tensor is made once, and released at most once, after it was made."""
+    sizes: dict[int, int] = {}
+    changes = []
+    for ident, size in events:
+        if size:
+            assert ident not in sizes
+            sizes[ident] = size
+            changes.append(size)
+        else:
+            changes.append(-sizes[ident])
+            sizes[ident] = 0
+    return list(accumulate(changes))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_sequence_is_the_program(name: str) -> None:
+    """Its highest level is the program's peak, and what it leaves is what the second step began with."""
+    programs, events = written(name)
+    alive = levels(events)
+    peak = max(moment.bytes for program in programs for moment in program.moments.values())
+    assert max(alive) == pytest.approx(peak, abs=ROUNDING)
+    left = programs[1].start_bytes - programs[1].start.get("inputs", 0)
+    assert alive[-1] == pytest.approx(left, abs=ROUNDING)
+
+
+@pytest.mark.parametrize("name", ["full", "lora", "qlora"])
+def test_the_replay_sees_the_same_tensors(name: str) -> None:
+    """The allocator counts a large tensor with the rest of its block, up to 1 MiB, as allocated: so a little more."""
+    _, events = written(name)
+    alive = max(levels(events))
+    stats = replay(events)
+    assert alive <= stats.allocated_peak_bytes <= alive * 1.005
+    assert stats.reserved_peak_bytes >= stats.allocated_peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("total", "sizes", "cut"),
+    [
+        (0, (512,), []),
+        (2048, (), [2048]),
+        (1536, (512, 1024), [512, 1024]),
+        (1536, (1024, 0, 512), [1024, 512]),
+        (2048, (512, 1024), [512, 1024, 512]),
+        (1536, (1024, 2048), [512, 1024]),
+        (1537, (2048, 2048), [512, 512, 513]),
+    ],
+)
+def test_a_sum_is_cut_into_its_parts(total: int, sizes: tuple[int, ...], cut: list[int]) -> None:
+    assert divide(total, sizes) == cut
+
+
+def measured_runs() -> list[dict[str, object]]:
+    """Single-card runs of LoRA on 16-bit weights with a fused linear loss, in which no block is as large as a loss."""
+    return [
+        row.data
+        for row in packaged("training")
+        if row.data["source_group"] == "fms"
+        and row.data["n_gpus"] == 1
+        and row.data["method"] == "lora"
+        and row.data["loss"] == "fused_linear_ce"
+        and row.data["measured"].get("process_bytes")
+    ]
+
+
+@pytest.mark.parametrize("case", measured_runs(), ids=lambda case: str(case["id"]))
+def test_it_agrees_with_nvidia_smi(case: dict[str, object]) -> None:
+    """Published readings of fms-acceleration's benchmarks on one A100; reserved is 5 to 10 % over allocated in them."""
+    shape, plan = shape_of(case["model"]), training_plan(case)
+    gpu = hardware.resolve(plan.gpu, plan.gpu_capacity_bytes)
+    process = reserved(shape, plan, gpu) + overheads.context(gpu)
+    assert process.value == pytest.approx(case["measured"]["process_bytes"], rel=0.005)
+
+
+def test_there_are_measured_runs() -> None:
+    assert len(measured_runs()) >= 6
+
+
+def shape_7b() -> ModelShape:
+    return model.read(presets.preset("qwen2.5-7b").config())
+
+
+def test_need_and_verdict_do_not_depend_on_the_replay() -> None:
+    plan = TrainingPlan(**LORA, micro_batch=2, seq_len=2048)
+    gpu = hardware.resolve(plan.gpu)
+    quick, full = bill(shape_7b(), plan, gpu), bill(shape_7b(), plan, gpu, replay=True)
+    assert (quick.need, quick.verdict, quick.allocated) == (full.need, full.verdict, full.allocated)
+    assert full.reserved != quick.reserved
+    assert full.reserved.high - full.reserved.low < quick.reserved.high - quick.reserved.low
+
+
+def test_a_step_that_does_not_fit_is_replayed_without_end() -> None:
+    plan = TrainingPlan(micro_batch=1, seq_len=1024, gpu="rtx-4090-24gb")
+    gpu = hardware.resolve(plan.gpu)
+    held = reserved(shape_7b(), plan, gpu)
+    assert held.value > gpu.total_bytes
+    roomy = plan.model_copy(update={"gpu_capacity_bytes": 10 * gpu.total_bytes})
+    assert held == reserved(shape_7b(), roomy, gpu)
+
+
+def test_expandable_segments_hold_less() -> None:
+    plan = TrainingPlan(**LORA, micro_batch=4, seq_len=4096)
+    gpu = hardware.resolve(plan.gpu)
+    default = reserved(shape_7b(), plan, gpu)
+    expandable: Range = reserved(shape_7b(), plan.model_copy(update={"allocator": "expandable"}), gpu)
+    assert expandable.value < 0.95 * default.value
