@@ -7,13 +7,14 @@ head. The rules are facts of ``src/llama-quant.cpp`` (github.com/ggml-org/llama.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
 from calculator.errors import PlanError
-from calculator.gguf.names import Category, category
-from calculator.model.shape import Attention, ModelShape, MoeMlp, Tensor
+from calculator.gguf.names import Category, as_layer, as_written, category
+from calculator.model.shape import Attention, ModelShape, MoeMlp, StateMixer, Tensor
 from calculator.model.stored import StoredWeights
 from calculator.precision.ggml import GGML_TYPES, GgmlType
 from calculator.sources import Source
@@ -43,6 +44,9 @@ _FALLBACK = {
     "IQ3_XXS": "IQ4_NL", "IQ3_S": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q2_K": "Q4_0", "Q3_K": "Q4_0", "TQ1_0": "Q4_0",
     "TQ2_0": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
 }  # fmt: skip
+_KEEP_PREDICTION = ("glm4_moe", "glm4v_moe", "glm_moe_dsa", "qwen3_5", "exaone4_5")
+"""Families of which the converter writes prediction layers; llama.cpp leaves them unloaded unless it drafts."""
+
 _TINY = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
 _BLOCK_OF_NAMES = {name: kind.block for name, kind in GGML_TYPES.items()}
 
@@ -59,13 +63,17 @@ def mix_name(written: str) -> str:
 
 @dataclass(frozen=True)
 class Mix:
-    """The rules of one mix over one model. ``imatrix``: quantised with an importance matrix, which changes a few
-    types. ``by_layer``: layers of one kind differ. Fused query-key-value matrices follow the rule of their own under
-    which nearly all published files were made; since 2026 the quantiser treats them like value matrices."""
+    """The rules of one mix over one model.
+
+    ``imatrix``: quantised with an importance matrix, which changes a few types. ``fused_apart``: the file was made
+    before April 2026, when fused query-key-value matrices had a rule of their own; they now count as value matrices.
+    ``by_layer``: layers of one kind differ.
+    """
 
     shape: ModelShape
     name: str
     imatrix: bool = False
+    fused_apart: bool = False
     by_layer: bool = True
 
     @cached_property
@@ -89,8 +97,17 @@ class Mix:
 
     @cached_property
     def value_layers(self) -> tuple[int, ...]:
-        """Layers with a value (or fused) projection, in order: the quantiser counts these, not all layers."""
-        has = [any(category(t) in ("attn_v", "attn_qkv") for t in b.tensors) for b in self.shape.blocks]
+        """Layers with a value or fused projection, in order."""
+        return self._layers_with("attn_v", "attn_qkv")
+
+    @cached_property
+    def counted_layers(self) -> dict[int, int]:
+        """The number of each value layer: the quantiser counts these, not all layers."""
+        counted = self._layers_with("attn_v") if self.fused_apart else self.value_layers
+        return {layer: number for number, layer in enumerate(counted)}
+
+    def _layers_with(self, *categories: Category) -> tuple[int, ...]:
+        has = [any(category(p) in categories for t in b.tensors for p in as_written(t, 1)) for b in self.shape.blocks]
         return tuple(layer for layer, index in enumerate(self.shape.order) if has[index])
 
     @property
@@ -125,8 +142,15 @@ class Mix:
         columns = tensor.in_features
         return GGML_TYPES[_fitting(self._chosen(what, tensor, layer or 0, columns), columns)]
 
+    def as_written(self, tensor: Tensor, layer: int | None) -> tuple[Tensor, ...]:
+        """The tensors of the file that one of the checkpoint becomes."""
+        inside = layer is not None and layer < self.shape.layers
+        mixer = self.shape.blocks[self.shape.order[layer or 0]].mixer if inside else None
+        return as_written(tensor, mixer.conv_channels if isinstance(mixer, StateMixer) else 0)
+
     def tensor_bytes(self, tensor: Tensor, layer: int | None) -> int:
-        return tensor.copies * self.type_of(tensor, layer).tensor_bytes(tensor.shape)
+        parts = self.as_written(tensor, layer)
+        return tensor.copies * sum(self.type_of(part, layer).tensor_bytes(part.shape) for part in parts)
 
     def _chosen(self, what: Category, tensor: Tensor, layer: int, columns: int) -> str:
         if what == "output" or (what == "token_embd" and self.tied):
@@ -143,7 +167,7 @@ class Mix:
             case "attn_k" | "attn_q":
                 return self._key_or_query(what)
             case "attn_qkv":
-                return self._fused()
+                return self._fused() if self.fused_apart else self._value(layer)
             case "attn_output":
                 return self._attention_output()
             case "ffn_down":
@@ -177,7 +201,7 @@ class Mix:
 
     def _tiny(self, what: Category, layer: int) -> str:
         better = "IQ3_S" if self.rules in ("IQ2_S", "IQ2_M") else "Q2_K"
-        if what == "attn_v":
+        if what == "attn_v" or (what == "attn_qkv" and not self.fused_apart):
             return "Q4_K" if self.group >= 4 or self.experts >= 4 else better
         if what == "attn_k" and self.experts == 8:
             return "Q4_K"
@@ -192,8 +216,7 @@ class Mix:
         return self.base
 
     def _value(self, layer: int) -> str:
-        number = self.value_layers.index(layer) if layer in self.value_layers else layer
-        chosen = self._value_type(number)
+        chosen = self._value_type(self.counted_layers.get(layer, layer))
         if self.shape.layers == 80 and not self.experts and chosen in ("Q3_K", "Q4_K"):
             chosen = "Q5_K"  # the 70B class: the tensor is an eighth of the query's
         return "Q8_0" if self.experts == 8 else chosen
@@ -288,25 +311,33 @@ def _fitting(name: str, columns: int) -> str:
     return other if columns % _BLOCK_OF_NAMES[other] == 0 else "F16"
 
 
-def mix_weights(shape: ModelShape, written: str, *, imatrix: bool = False) -> StoredWeights:
-    """The tensors of a GGUF file of the model, as llama.cpp's converter and quantiser would write them.
+def mix_weights(shape: ModelShape, written: str, *, imatrix: bool = False, fused_apart: bool = False) -> StoredWeights:
+    """The tensors of a GGUF file of the model, as llama.cpp's converter and quantiser would write them; ``imatrix`` and
+    ``fused_apart`` as for ``Mix``.
 
-    Towers and their projector go to a file of their own (see ``projector_weights``), and multi-token-prediction layers
-    are left out. The file is larger by its metadata, mostly the tokenizer: some 5 to 20 MB.
+    Prediction layers are in the file where the converter keeps them. Towers and their projector go to a file of their
+    own (see ``projector_weights``). The file is larger by its metadata, mostly the tokenizer: some 5 to 20 MB.
 
     Raises ``PlanError`` ("gguf.unknown_mix").
     """
-    mix = Mix(shape, mix_name(written), imatrix)
+    mix = Mix(shape, mix_name(written), imatrix, fused_apart)
 
-    def part(tensor: Tensor, layer: int | None, times: int = 1) -> tuple[str, str, int]:
-        kind = mix.type_of(tensor, layer)
-        return tensor.component, kind.name, times * tensor.copies * kind.tensor_bytes(tensor.shape)
+    def parts(tensor: Tensor, layer: int | None, times: int = 1) -> Iterator[tuple[str, str, int]]:
+        for part in mix.as_written(tensor, layer):
+            kind = mix.type_of(part, layer)
+            yield tensor.component, kind.name, times * part.copies * kind.tensor_bytes(part.shape)
+
+    def predicting(tensor: Tensor) -> tuple[str, str, int]:
+        kind = mix.type_of(as_layer(tensor), shape.layers)
+        return "mtp", kind.name, tensor.copies * kind.tensor_bytes(tensor.shape)
 
     blocks = shape.blocks
-    layers = (part(t, layer) for layer, index in enumerate(shape.order) for t in blocks[index].tensors)
-    encoder = (part(t, None, n) for index, n in Counter(shape.encoder_order).items() for t in blocks[index].tensors)
-    ends = (part(t, None) for t in (*shape.embedding, *shape.final, *mix.output))
-    return StoredWeights.summed(chain(layers, encoder, ends), basis="computed", source=MIX_SOURCE)
+    layers = (parts(t, layer) for layer, index in enumerate(shape.order) for t in blocks[index].tensors)
+    encoder = (parts(t, None, n) for index, n in Counter(shape.encoder_order).items() for t in blocks[index].tensors)
+    ends = (parts(t, None) for t in (*shape.embedding, *shape.final, *mix.output))
+    prediction = map(predicting, shape.mtp if shape.model_type.startswith(_KEEP_PREDICTION) else ())
+    everything = chain(chain.from_iterable(chain(layers, encoder, ends)), prediction)
+    return StoredWeights.summed(everything, basis="computed", source=MIX_SOURCE)
 
 
 def projector_weights(shape: ModelShape) -> StoredWeights | None:
