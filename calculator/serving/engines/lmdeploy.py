@@ -84,7 +84,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if of_total and pool.value > free.value:
         refusal = text("serving.refused.pool_over_free", pool_bytes=pool.value, free_bytes=max(free.value, 0))
     return Start(
-        weights=Term(held, text("serving.item.weights", weights_bytes=weights.largest, rotary_bytes=0, tp=split.tp,
+        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp,
                                 pp=1), "computed", source("lmdeploy/turbomind/deploy"), split.tp),
         activation=Term(work, text("serving.item.workspace", batched_tokens=tokens, seqs_count=seqs), "assumed",
                         source("lmdeploy/pytorch/engine/executor/base.py")),

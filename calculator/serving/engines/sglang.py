@@ -162,15 +162,16 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     tokens = cache.tokens(pool.value, chosen.context)
     seqs = plan.max_num_seqs or max(1, min(max(int(tokens / chosen.context * 512), 2048), 4096))
     slots = (seqs + 1) * (chosen.context + 4) * 4
-    work = widest_layer(shape, split, layers, chosen.chunk) + logits_bytes(shape, min(seqs, chosen.graph_batch), 2.5)
+    rows = min(seqs, chosen.graph_batch)
+    work = widest_layer(shape, split, layers, chosen.chunk) + logits_bytes(shape, rows, 2.5)
     graphs = Span(300 * MIB + 4 * MIB * len(graph_sizes(chosen.graph_batch)), 100 * MIB, 3 * GIB)
     if not plan.cuda_graphs:
         graphs = Span.exact(0)
     return Start(
-        weights=Term(held, text("serving.item.weights", weights_bytes=weights.largest, rotary_bytes=0, tp=split.tp,
+        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp,
                                 pp=split.pp), "computed", source("model_loader"), split.tp * split.pp),
         activation=Term(Span(work, work // 2, 2 * work),
-                        text("serving.item.workspace", batched_tokens=chosen.chunk, seqs_count=seqs), "computed",
+                        text("serving.item.workspace", batched_tokens=chosen.chunk, seqs_count=rows), "computed",
                         source("model_executor/model_runner.py")),
         non_torch=Term(links.span + Span.exact(slots + 384 * MIB),
                        text("serving.item.sglang_buffers", slots_bytes=slots, ranks_count=split.tp), "calibrated",

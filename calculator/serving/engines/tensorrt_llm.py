@@ -82,7 +82,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     )
     graphs = Span(300 * MIB, 0, 1500 * MIB) if plan.cuda_graphs and version >= (1, 0, 0) else Span.exact(0)
     return Start(
-        weights=Term(held, text("serving.item.weights", weights_bytes=weights.largest, rotary_bytes=0, tp=split.tp,
+        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp,
                                 pp=split.pp), "computed", source("tensorrt_llm/models"), split.tp * split.pp),
         activation=Term(activation, text("serving.item.workspace", batched_tokens=tokens, seqs_count=seqs), "assumed",
                         source("docs/source/reference/memory.md")),

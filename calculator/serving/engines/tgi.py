@@ -75,7 +75,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     cache = PagedCache(parts_of(specs, credit_windows=False), plan.block_size or 16, states)
     seqs = plan.max_num_seqs or 128
     return Start(
-        weights=Term(held, text("serving.item.weights", weights_bytes=weights.largest, rotary_bytes=0, tp=split.tp,
+        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp,
                                 pp=1), "computed", source("server/text_generation_server/layers"), split.tp),
         activation=Term(activation, text("serving.item.workspace", batched_tokens=tokens, seqs_count=seqs), "assumed",
                         source("models/flash_causal_lm.py, warmup")),

@@ -109,7 +109,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if taken.value > gpu.total_bytes:
         refusal = text("serving.refused.over_card", missing_bytes=taken.value - gpu.total_bytes)
     return Start(
-        weights=Term(held, text("serving.item.weights", weights_bytes=weights.largest, rotary_bytes=0, tp=1,
+        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=1,
                                 pp=len(weights.stages)), "computed", source("modeling_utils.py"), len(weights.stages)),
         activation=Term(activation, text("serving.item.workspace", batched_tokens=prompt, seqs_count=requests),
                         "computed", source("generation/utils.py")),
