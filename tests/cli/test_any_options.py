@@ -48,7 +48,9 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     fields = {n: f for n, f in option_fields(PLANS[command]).items() if n not in ("adapter", "request_lengths")}
     names = draw(st.lists(st.sampled_from(sorted(fields)), max_size=5, unique=True))
     options = [f"--{n.replace('_', '-')}={draw(values(n, fields[n]))}" for n in names]
-    return [command, draw(st.sampled_from(MODELS)), *options]
+    # The replay takes a hundred times as long as the rest of a bill.
+    replay = [] if draw(st.integers(0, 4)) == 0 else ["--no-replay"]
+    return [command, draw(st.sampled_from(MODELS)), *replay, *options]
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

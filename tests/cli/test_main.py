@@ -101,6 +101,15 @@ def test_every_option_reaches_the_plan(run: Call) -> None:
     assert limits["limit_mm_per_prompt"] == {"image": 2}
 
 
+def test_the_replay_changes_no_verdict(run: Call) -> None:
+    estimated = run("finetune", "qwen2.5-0.5b", "--no-replay", "--json").json
+    replayed = run("finetune", "qwen2.5-0.5b", "--json").json
+    for same in ("need_bytes", "allocated_bytes", "verdict", "capacity_bytes"):
+        assert estimated[same] == replayed[same]
+    spread = [b["reserved_bytes"]["high"] - b["reserved_bytes"]["low"] for b in (estimated, replayed)]
+    assert spread[1] < spread[0]
+
+
 def test_defaults_that_the_command_fills_in_are_said(run: Call) -> None:
     for arguments, said in (
         (("finetune", "qwen2.5-7b", "--method", "qlora"), "4-bit NF4"),
