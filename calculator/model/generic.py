@@ -38,11 +38,11 @@ def read_generic(cfg: Config, family: str, known: Set[str]) -> ModelShape:
     for key in (*LLAMA_KEYS, *EXPLICIT_KEYS):
         if not cfg.has(key):
             raise UnknownFamilyError("shape.unknown_family", field="model_type", value=family)
+    shape = read_dialect(cfg, LLAMA)
+    refuse_unknown(cfg.notes, family)
     if cfg.string("hidden_act", default="") not in ("silu", "swish"):
         raise UnknownFamilyError(
             "shape.unknown_family_key", field=f"{cfg.path}hidden_act", family=family, family_key="model_type"
         )
-    shape = read_dialect(cfg, LLAMA)
-    refuse_unknown(cfg.notes, family)
     cfg.notes.assume("assumption.generic", value=family)
     return shape

@@ -17,7 +17,8 @@ def sparse_layers(cfg: Config, layers: int, *, required: str = "") -> tuple[bool
 
     ``mlp_layer_types``: a list of words. ``moe_layer_freq`` as a list: 0 or 1 per layer. ``first_k_dense_replace``
     with ``moe_layer_freq`` as a number: from the first k on, every n-th. ``num_dense_layers``: the first ones.
-    ``decoder_sparse_step`` with ``mlp_only_layers``: every n-th but those. ``required``: the key that the family's
+    ``decoder_sparse_step`` with ``mlp_only_layers``: every n-th but those. ``moe_layer_start_index`` to
+    ``moe_layer_end_index`` by ``moe_layer_interval``: ERNIE's. ``required``: the key that the family's
     files always hold, unless they list the layers.
     """
     by_list = cfg.has("mlp_layer_types") or isinstance(cfg.get("moe_layer_freq"), list)
@@ -33,6 +34,12 @@ def sparse_layers(cfg: Config, layers: int, *, required: str = "") -> tuple[bool
     if isinstance(cfg.get("moe_layer_freq"), list):
         listed = cfg.ints("moe_layer_freq", length=layers, high=1) or ()
         return tuple(bool(value) for value in listed)
+    if cfg.has("moe_layer_start_index"):
+        start = cfg.integer("moe_layer_start_index", low=0, high=layers)
+        end = cfg.integer("moe_layer_end_index", default=layers - 1, low=-1, high=layers)
+        interval = cfg.integer("moe_layer_interval", default=1, high=layers)
+        last = layers - 1 if end < 0 else end
+        return tuple(start <= i <= last and (i + 1) % interval == 0 for i in range(layers))
     step = cfg.integer("moe_layer_freq", "decoder_sparse_step", default=1, high=layers, silent=True)
     only = set(cfg.ints("mlp_only_layers", high=layers - 1) or ())
     if cfg.has("decoder_sparse_step"):

@@ -147,6 +147,21 @@ def gated_delta(m: StateMixer, hidden: int, *, joined: bool, prefix: str = "line
     return tensors + linear(f"{prefix}out_proj", hidden, values, "ssm", split="row")
 
 
+def split_gated_delta(m: StateMixer, hidden: int, *, prefix: str = "linear_attn.") -> Tensors:
+    """The same with a matrix and a convolution for each of q, k and v, and an output gate (OLMo Hybrid)."""
+    keys, values = m.key_heads * m.key_dim, m.value_heads * m.value_dim
+    tensors: Tensors = ()
+    for part, width in (("q", keys), ("k", keys), ("v", values)):
+        tensors += linear(f"{prefix}{part}_proj", width, hidden, "ssm", split="column")
+        tensors += conv(f"{prefix}{part}_conv1d", width, m.conv_kernel, bias=False)
+    for part in ("a", "b"):
+        tensors += linear(f"{prefix}{part}_proj", m.value_heads, hidden, "ssm", split="column")
+    tensors += linear(f"{prefix}g_proj", values, hidden, "ssm", split="column")
+    tensors += _vectors(prefix, m.value_heads, "dt_bias", "A_log")
+    tensors += (vector(f"{prefix}o_norm.weight", m.value_dim, "ssm"),)
+    return tensors + linear(f"{prefix}o_proj", hidden, values, "ssm", split="row")
+
+
 def delta_attention_mixer(heads: int, head_dim: int, kernel: int) -> StateMixer:
     """Kimi delta attention: q, k and v of the same width, one square state per head."""
     inner = heads * head_dim

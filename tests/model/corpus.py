@@ -22,3 +22,10 @@ def index() -> dict[str, dict[str, Any]]:
     """Parameters (counted from the classes of transformers, or by formula), and cache sizes, by model id."""
     lines = (FOLDER / "index.jsonl").read_text(encoding="utf-8").splitlines()
     return {row["id"]: row for row in map(json.loads, lines)}
+
+
+@cache
+def class_defaults() -> list[dict[str, Any]]:
+    """Configurations that transformers' classes make by default, with the parameters that the classes then build."""
+    lines = (FOLDER / "class_defaults.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]

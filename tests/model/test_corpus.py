@@ -12,7 +12,7 @@ from calculator.model import read
 from calculator.model.describe import shape_json
 from calculator.model.shape import ModelShape
 from tests.model import known
-from tests.model.corpus import configs, index
+from tests.model.corpus import class_defaults, configs, index
 
 READABLE = sorted(set(configs()) - set(known.REFUSED))
 COUNTED = [i for i in READABLE if "meta_total" in index()[i] or "analytic_total" in index()[i]]
@@ -114,6 +114,17 @@ def test_unknown_families_are_refused(model: str, key: str) -> None:
     with pytest.raises(ShapeError) as refusal:
         read(configs()[model])
     assert refusal.value.field == key
+
+
+@pytest.mark.parametrize("row", class_defaults(), ids=lambda row: row["id"])
+def test_families_of_which_only_the_class_is_at_hand(row: dict[str, Any]) -> None:
+    if row["id"] == "Zyphra/Zamba-7B-v1":  # its layers hold two mixers each, which no shape describes
+        with pytest.raises(UnknownFamilyError):
+            read(row["config"])
+        return
+    shape = read(row["config"])
+    assert shape.parameters.total == row["total"]
+    assert {key: getattr(shape.cache, key) for key in row["kv"]} == row["kv"]
 
 
 def test_sparse_layers_of_phi_3_small_cache_beside_the_full_ones() -> None:

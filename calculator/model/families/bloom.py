@@ -64,6 +64,7 @@ def falcon(cfg: Config) -> ModelShape:
         cfg.ignore("multi_query")
     else:
         kv = 1 if cfg.flag("multi_query", default=True) else size.heads
+        cfg.ignore("num_kv_heads", "n_head_kv")
     size = size._replace(kv_heads=kv)
     bias = cfg.flag("bias")
     parallel = cfg.flag("parallel_attn", default=True)

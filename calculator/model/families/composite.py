@@ -101,6 +101,15 @@ def gemma3(cfg: Config, readers: Readers) -> ModelShape:
     return compose(text, (tower,), parts.done())
 
 
+def paligemma(cfg: Config, readers: Readers) -> ModelShape:
+    """SigLIP without its pooling head, one matrix with a bias, Gemma or Gemma 2."""
+    text = read_text(text_config(cfg), readers)
+    tower = vit.siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
+    cfg.ignore("projection_dim", "hidden_size")
+    parts = Parts("projector", "multi_modal_projector.").linear("linear", text.hidden, tower.hidden)
+    return compose(text, (tower,), parts.done())
+
+
 def aya_vision(cfg: Config, readers: Readers) -> ModelShape:
     """Pixel shuffle, a norm (Aya only), a gated pair of linear layers."""
     text = read_text(text_config(cfg), readers)
@@ -359,6 +368,7 @@ COMPOSITES: dict[str, Callable[[Config, Readers], ModelShape]] = {
     "llava_onevision": llava_next,
     "mistral3": mistral3,
     "gemma3": gemma3,
+    "paligemma": paligemma,
     "gemma4": gemma4,
     "gemma4_unified": gemma4,
     "aya_vision": aya_vision,

@@ -42,6 +42,7 @@ from calculator.model.state import (
     lightning,
     read_gated_delta,
     short_conv,
+    split_gated_delta,
 )
 
 PRE = ("input_layernorm", "post_attention_layernorm")
@@ -122,6 +123,33 @@ def _qwen_hybrid(cfg: Config, *, joined: bool) -> ModelShape:
     return assemble(
         cfg, size, blocks, order, tie=tied(cfg, False), norm_kind="rms_unit_offset", mtp=mtp, mtp_layers=count
     )
+
+
+def olmo_hybrid(cfg: Config) -> ModelShape:
+    """OLMo 2's post-norm attention layers among pre-norm gated delta nets."""
+    size = sizes(cfg, kv_required=True)
+    kinds = cfg.layer_kinds("layer_types", LINEAR_WORDS, size.layers)
+    state = read_gated_delta(cfg)
+    bias = cfg.flag("attention_bias")
+    mlp = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, activation=activation(cfg, default="silu"))
+    full = Attention(
+        heads=size.heads,
+        kv_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        v_head_dim=size.head_dim,
+        qk_norm="full",
+        bias=bias,
+    )
+
+    def make(word: str) -> Block:
+        if word == "full":
+            tensors = (*attention(full, size.hidden, out_bias=bias), *dense_mlp(mlp, size.hidden))
+            return block(full, mlp, tensors, ("post_attention_layernorm", "post_feedforward_layernorm"), size.hidden)
+        tensors = (*split_gated_delta(state, size.hidden), *dense_mlp(mlp, size.hidden))
+        return block(state, mlp, tensors, PRE, size.hidden)
+
+    blocks, order = stack([(k,) for k in kinds], make)
+    return assemble(cfg, size, blocks, order, tie=tied(cfg, False))
 
 
 def minimax(cfg: Config) -> ModelShape:

@@ -54,6 +54,7 @@ class Dialect:
     post_norm_key: str = ""
     windows: Windows = no_window
     head_bias: bool = False
+    must_be_false: tuple[str, ...] = ()
     mtp: bool = False
     extras: Callable[[Config, Sizes, int], tuple[Tensor, ...]] | None = None
     embed: str = "model.embed_tokens"
@@ -88,6 +89,10 @@ def read_dialect(cfg: Config, d: Dialect) -> ModelShape:
     qkv_bias, out_bias = switch(cfg, d.qkv_bias), switch(cfg, d.out_bias)
     parallel = switch(cfg, d.parallel_key or d.parallel)
     layer_norms = d.norms[:1] if parallel else d.norms
+    for key in d.must_be_false:
+        if cfg.flag(key):
+            raise cfg.bad(key, "choice")
+    cfg.ignore("no_rope_layers", "no_rope_layer_interval")
     if cfg.flag("use_cla", silent=True):
         raise cfg.bad("use_cla", "choice")
     cfg.ignore("cla_share_factor")
@@ -226,7 +231,7 @@ DIALECTS: dict[str, Dialect] = {
     "qwen3": Dialect(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", head_dim=128, windows=qwen),
     "granite": LLAMA,
     "hyperclovax": replace(LLAMA, post_norm_key="use_post_norm"),
-    "smollm3": replace(LLAMA, tie=True, kv_required=True),
+    "smollm3": replace(LLAMA, tie=True, kv_required=True, windows=qwen),
     "seed_oss": Dialect(qkv_bias="attention_bias+", out_bias="attention_out_bias", mlp_bias="mlp_bias", head_dim=128),
     "gemma": GEMMA,
     "gemma2": replace(
@@ -343,6 +348,15 @@ DIALECTS: dict[str, Dialect] = {
         final_norm="transformer.ln_f",
         prefix="transformer.",
         layer_prefix="transformer.h.{i}.",
+    ),
+    "ernie4_5": Dialect(tie=True, must_be_false=("use_bias",)),
+    "helium": replace(LLAMA, out_bias=False, head_dim=128, kv_required=True),
+    "vaultgemma": replace(
+        GEMMA,
+        norms=("input_layernorm", "pre_feedforward_layernorm"),
+        windows=pattern(2),
+        attention_softcap=("attn_logit_softcapping",),
+        final_softcap=("final_logit_softcapping",),
     ),
     "internlm2": Dialect(
         fused_qkv=True,

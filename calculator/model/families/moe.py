@@ -89,6 +89,7 @@ class Mixture:
     head_bias_key: str = ""
     mtp_copies: bool | None = None
     ignored: tuple[str, ...] = ()
+    must_be_false: tuple[str, ...] = ()
     heads_per_layer: str = ""
 
 
@@ -122,6 +123,9 @@ def indexed_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
 def read_mixture(cfg: Config, d: Mixture) -> ModelShape:
     """A decoder whose layers are dense or hold experts, with one kind of attention apart from windows."""
     cfg.ignore(*d.ignored)
+    for key in d.must_be_false:
+        if cfg.flag(key):
+            raise cfg.bad(key, "choice")
     size = (
         sizes(cfg, kv=(), head_dim=("qk_rope_head_dim",))
         if d.mla
@@ -225,6 +229,10 @@ def _afmoe_bias(moe: MoeMlp) -> Tensors:
     return (vector("mlp.expert_bias", moe.experts, "router", kind="bias"),)
 
 
+def _ernie_bias(moe: MoeMlp) -> Tensors:
+    return (vector("mlp.moe_statics.e_score_correction_bias", moe.experts, "router", kind="bias"),)
+
+
 def _laguna_bias(moe: MoeMlp) -> Tensors:
     return (vector("mlp.gate.e_score_correction_bias", moe.experts, "router", kind="bias"),)
 
@@ -309,6 +317,29 @@ MIXTURES: dict[str, Mixture] = {
         qk_norm_key="qk_norm",
         shared_count=("num_shared_experts",),
         mtp_copies=False,
+    ),
+    "flex_olmo": Mixture(
+        qkv_bias="attention_bias",
+        out_bias="attention_bias",
+        qk_norm="full",
+        norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+        width=("intermediate_size",),
+    ),
+    "ernie4_5_moe": Mixture(
+        tie=True,
+        must_be_false=("use_bias",),
+        experts=("moe_num_experts",),
+        top_k=("moe_k",),
+        shared_count=("moe_num_shared_experts",),
+        prefix_key="moe_layer_start_index",
+        router_extra=_ernie_bias,
+    ),
+    "exaone_moe": replace(
+        DENSE_FIRST,
+        experts=("num_experts",),
+        shared_count=("num_shared_experts",),
+        qk_norm="head",
+        windows=pattern(4, "sliding_window_pattern"),
     ),
     "aria_text": Mixture(
         qkv_bias="attention_bias",

@@ -124,9 +124,19 @@ def minicpm(cfg: Config) -> ModelShape:
 
 def minicpm3(cfg: Config) -> ModelShape:
     """Latent attention whose value heads are hidden / heads wide where the file does not say."""
-    cfg.ignore("num_key_value_heads", "head_dim")
+    heads, hidden = cfg.integer("num_attention_heads", high=65_536), cfg.integer("hidden_size", high=2**20)
+    value = cfg.optional_int("v_head_dim") or cfg.divide("num_attention_heads", hidden, heads, of="hidden_size")
+    return _dense_latent(cfg, value)
+
+
+def youtu(cfg: Config) -> ModelShape:
+    return _dense_latent(cfg, cfg.integer("v_head_dim"))
+
+
+def _dense_latent(cfg: Config, value: int) -> ModelShape:
+    """Latent attention and a dense MLP in every layer, tied by default."""
+    cfg.ignore("num_key_value_heads", "head_dim", "qk_head_dim")
     size = sizes(cfg, kv=(), head_dim=("qk_rope_head_dim",))
-    value = cfg.optional_int("v_head_dim") or cfg.divide("num_attention_heads", size.hidden, size.heads)
     mixer = LatentAttention(
         heads=size.heads,
         q_lora_rank=cfg.integer("q_lora_rank"),
@@ -135,8 +145,10 @@ def minicpm3(cfg: Config) -> ModelShape:
         qk_rope_head_dim=cfg.integer("qk_rope_head_dim"),
         v_head_dim=value,
     )
+    bias = cfg.flag("attention_bias", silent=True)
     mlp = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, activation=activation(cfg, default="silu"))
-    one = block(mixer, mlp, (*latent_attention(mixer, size.hidden), *dense_mlp(mlp, size.hidden)), PRE, size.hidden)
+    tensors = (*latent_attention(mixer, size.hidden, bias=bias), *dense_mlp(mlp, size.hidden))
+    one = block(mixer, mlp, tensors, PRE, size.hidden)
     return assemble(cfg, size, (one,), (0,) * size.layers, tie=tied(cfg, True))
 
 

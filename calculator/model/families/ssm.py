@@ -68,6 +68,34 @@ def mamba(cfg: Config) -> ModelShape:
     )
 
 
+def mamba_2(cfg: Config) -> ModelShape:
+    """Mamba-2 in the transformers layout."""
+    size = _state_sizes(cfg, ("hidden_size",), ("num_hidden_layers",), cfg.integer("vocab_size"))
+    heads, head = cfg.integer("num_heads", high=65_536), cfg.integer("head_dim", high=65_536)
+    if heads * head != cfg.integer("expand", high=64) * size.hidden:
+        raise cfg.bad("num_heads", "range")
+    mixer = mamba2_mixer(
+        heads,
+        head,
+        cfg.integer("state_size", high=65_536),
+        cfg.integer("n_groups", high=65_536),
+        cfg.integer("conv_kernel", high=1024),
+    )
+    tensors = mamba2(mixer, size.hidden, bias=cfg.flag("use_bias"), conv_bias=cfg.flag("use_conv_bias", default=True))
+    one = block(mixer, NoMlp(), tensors, ("norm",), size.hidden)
+    return assemble(
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tied(cfg, False),
+        final_norm="backbone.norm_f",
+        embed="backbone.embeddings",
+        prefix="backbone.",
+        layer_prefix="backbone.layers.{i}.",
+    )
+
+
 def mamba_ssm(cfg: Config) -> ModelShape:
     """Files of the mamba_ssm package: no model_type, ``d_model``, ``n_layer``, ``ssm_cfg``, a vocabulary to be padded.
 
