@@ -7,6 +7,7 @@ published checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isqrt
 
 from calculator.model.build import Tensors
 from calculator.model.compose import Reader, compose, read_text, text_config, tower_config
@@ -58,6 +59,7 @@ def llava(cfg: Config, readers: Readers) -> ModelShape:
     own and stands here by its class."""
     if cfg.has("text_config"):
         text = read_text(text_config(cfg), readers)
+        cfg.ignore("num_key_value_heads")
     else:
         text = readers["llama"](cfg)
         cfg.ignore("mm_hidden_size")
@@ -95,9 +97,16 @@ def mistral3(cfg: Config, readers: Readers) -> ModelShape:
 def gemma3(cfg: Config, readers: Readers) -> ModelShape:
     text = read_text(text_config(cfg), readers)
     tower = vit.pooled_siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
+    # The projector pools the patches of an image to a fixed number of tokens.
+    side = tower.image_size // tower.patch
+    tokens = cfg.integer("mm_tokens_per_image", default=256, high=65_536, silent=True)
+    tower = tower.model_copy(update={"merge": max(side // isqrt(tokens), 1)})
     parts = Parts("projector", "multi_modal_projector.")
     parts.add("mm_input_projection_weight", tower.hidden, text.hidden, kind="linear")
     parts.norm("mm_soft_emb_norm", tower.hidden, bias=False)
+    if text.max_context is None:
+        cfg.notes.assume("assumption.class_default", key="text_config.max_position_embeddings", value="131072")
+        text = text.model_copy(update={"max_context": 131_072})
     return compose(text, (tower,), parts.done())
 
 
@@ -299,8 +308,9 @@ def minimax_m3_vl(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def step3p7(cfg: Config, readers: Readers) -> ModelShape:
-    """Text sizes at the top; the tower's object, which published copies leave out, by its class."""
-    text = readers["step3p5"](cfg)
+    """Text sizes in ``text_config`` or at the top; the tower's object, which some copies leave out, by its class."""
+    text = readers["step3p5"](cfg) if cfg.has("hidden_size") else read_text(text_config(cfg), readers)
+    cfg.ignore("text_config")
     tower = other.step3p7(need_tower(cfg, "vision_config", "step3p7"), "vision_model.")
     parts = Parts("projector", "").linear("vit_large_projector", text.hidden, 4 * tower.hidden, bias=False)
     return compose(text, (tower,), parts.done(), prefix="model.", head="lm_head.")
