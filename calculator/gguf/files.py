@@ -14,7 +14,7 @@ _MIX = re.compile(
     r"F32|FP32))(?=$|[-._/])",
     re.IGNORECASE,
 )
-_NO_MODEL = re.compile(r"imatrix|(^|/)lora|adapter|vocab", re.IGNORECASE)
+_NO_MODEL = re.compile(r"imatrix|(^|/)(lora|mtp-)|adapter|vocab", re.IGNORECASE)
 _PREFERRED = (
     "Q4_K_M", "UD-Q4_K_XL", "Q4_K_L", "Q4_K_S", "Q4_0", "IQ4_NL", "IQ4_XS", "MXFP4", "MXFP4_MOE", "Q5_K_M", "Q8_0",
     "BF16", "F16",
@@ -24,18 +24,19 @@ _PROJECTOR_PREFERRED = ("F16", "BF16", "Q8_0", "F32")
 
 class GgufFile(Frozen):
     """A model in one or several files. ``mix`` as its name says it ("" if it does not), ``size_bytes`` where the
-    repository states the sizes of all parts."""
+    repository states the sizes of all parts. ``missing_part`` is the first of ``part_count`` that is not there."""
 
     mix: str
     names: tuple[str, ...]
     size_bytes: int | None = None
     projector: bool = False
+    part_count: int = 1
+    missing_part: int | None = None
 
 
 def group_files(sizes: Mapping[str, int | None]) -> tuple[GgufFile, ...]:
     """The models among a repository's files (name to size), parts put together in order; importance matrices,
-    adapters and files of other kinds are left out. Sets that lack a part raise ``HubAnswerError``
-    ("gguf.missing_part")."""
+    adapters, prediction layers on their own and files of other kinds are left out."""
     sets: dict[str, dict[int, str]] = {}
     counts: dict[str, int] = {}
     for name in sorted(sizes):
@@ -46,21 +47,21 @@ def group_files(sizes: Mapping[str, int | None]) -> tuple[GgufFile, ...]:
         number, count = (int(part["number"]), int(part["count"])) if part else (1, 1)
         sets.setdefault(stem, {})[number] = name
         counts[stem] = count
-    return tuple(_whole(stem, parts, counts[stem], sizes) for stem, parts in sets.items())
+    return tuple(_set(stem, parts, counts[stem], sizes) for stem, parts in sets.items())
 
 
-def _whole(stem: str, parts: Mapping[int, str], count: int, sizes: Mapping[str, int | None]) -> GgufFile:
+def _set(stem: str, parts: Mapping[int, str], count: int, sizes: Mapping[str, int | None]) -> GgufFile:
     missing = next((n for n in range(1, count + 1) if n not in parts), None)
-    if missing is not None:
-        raise HubAnswerError("gguf.missing_part", field=stem[-80:], part=missing, part_count=count)
     names = tuple(parts[n] for n in sorted(parts))
     stated = [sizes[name] for name in names]
     known = [size for size in stated if size is not None]
     return GgufFile(
         mix=mix_of(stem),
         names=names,
-        size_bytes=sum(known) if len(known) == len(stated) else None,
+        size_bytes=sum(known) if len(known) == len(stated) and missing is None else None,
         projector="mmproj" in stem.lower(),
+        part_count=count,
+        missing_part=missing,
     )
 
 
@@ -74,7 +75,8 @@ def choose(files: Sequence[GgufFile], wanted: str | None = None) -> GgufFile:
     """The file of a mix or of a (part of a) file name; without one, Q4_K_M, which llama.cpp takes too, or the nearest
     to it that there is.
 
-    Raises ``PlanError`` ("gguf.no_such_file") with what there is, and ``HubAnswerError`` ("gguf.no_files").
+    Raises ``PlanError`` ("gguf.no_such_file") with what there is, and ``HubAnswerError`` ("gguf.no_files", and
+    "gguf.missing_part" where the one that is meant is not whole).
     """
     models = [f for f in files if not f.projector]
     if not models:
@@ -84,11 +86,20 @@ def choose(files: Sequence[GgufFile], wanted: str | None = None) -> GgufFile:
         for test in (lambda f: f.mix.lower().replace("-", "_") == text, lambda f: _named(f, wanted)):
             found = [f for f in models if test(f)]
             if found:
-                return found[0]
+                return _checked(found[0])
         there = ", ".join(dict.fromkeys(f.mix or f.names[0] for f in models))
         raise PlanError("gguf.no_such_file", field="weights", text=wanted[:80], candidates=there[:400])
+    models = [f for f in models if f.missing_part is None] or models
     by_mix = {f.mix: f for f in reversed(models)}
-    return next((by_mix[mix] for mix in _PREFERRED if mix in by_mix), models[0])
+    return _checked(next((by_mix[mix] for mix in _PREFERRED if mix in by_mix), models[0]))
+
+
+def _checked(file: GgufFile) -> GgufFile:
+    if file.missing_part is None:
+        return file
+    raise HubAnswerError(
+        "gguf.missing_part", field=file.names[0][-80:], part=file.missing_part, part_count=file.part_count
+    )
 
 
 def _named(file: GgufFile, wanted: str) -> bool:

@@ -8,7 +8,6 @@ Everything is little-endian; the first dimension is the contiguous one.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable
 from math import prod
 
@@ -74,27 +73,10 @@ class GgufHeader(Frozen):
         return sum(t.bytes for t in self.tensors)
 
     @property
-    def file_bytes(self) -> int:
-        """Where the last tensor ends, which is the file's size to within its final padding."""
-        return self.data_offset + max((t.offset + t.bytes for t in self.tensors), default=0)
-
-    @property
-    def bytes_by_type(self) -> dict[str, int]:
-        sums: Counter[str] = Counter()
-        for tensor in self.tensors:
-            sums[tensor.type] += tensor.bytes
-        return dict(sums)
-
-    @property
     def parts(self) -> int:
         """Files that the model is split into."""
         count = self.metadata.get("split.count", 1)
         return int(count) if isinstance(count, int) and count > 0 else 1
-
-    @property
-    def is_projector(self) -> bool:
-        """Whether this is a multimodal file that goes beside a language model."""
-        return self.architecture == "clip" or self.metadata.get("general.type") == "mmproj"
 
 
 def read_header(read: ReadRange, name: str = "") -> GgufHeader:

@@ -54,9 +54,12 @@ def config_of(headers: Sequence[GgufHeader]) -> Config:
 def shape_of(headers: Sequence[GgufHeader]) -> ModelShape:
     """The shape of the model in a file or in all its parts.
 
-    Raises what ``config_of`` and the config reader raise, and ``UnknownFamilyError`` ("gguf.shape_differs") where the
-    shape does not have the parameters of the file.
+    Raises what ``config_of`` and the config reader raise, ``HubAnswerError`` ("gguf.missing_part"), and
+    ``UnknownFamilyError`` ("gguf.shape_differs") where the shape does not have the parameters of the file.
     """
+    if headers and headers[0].parts > len(headers):
+        name = str(headers[0].metadata.get("general.name", headers[0].architecture))
+        raise HubAnswerError("gguf.missing_part", field=name[:80], part=len(headers) + 1, part_count=headers[0].parts)
     shape = read(config_of(headers))
     tensors = [t for header in headers for t in header.tensors if not t.name.startswith("rope_")]
     components = components_of(t.name for t in tensors)

@@ -16,6 +16,7 @@ REPOSITORY = {
     "mmproj-F32.gguf": 40,
     "mmproj-F16.gguf": 20,
     "imatrix_unsloth.gguf": 5,
+    "mtp-Model-7B-Instruct-Q8_0.gguf": 30,
 }
 
 
@@ -52,9 +53,13 @@ def test_sizes_may_be_unknown() -> None:
     assert group_files({"a-00001-of-00002.gguf": 1, "a-00002-of-00002.gguf": None})[0].size_bytes is None
 
 
-def test_a_missing_part_is_named() -> None:
+def test_a_missing_part_is_named_if_it_is_needed() -> None:
+    broken = {"m-Q4_K_M-00001-of-00003.gguf": 1, "m-Q4_K_M-00003-of-00003.gguf": 1}
     with pytest.raises(HubAnswerError) as caught:
-        group_files({"m-00001-of-00003.gguf": 1, "m-00003-of-00003.gguf": 1})
+        choose(group_files(broken))
+    assert choose(group_files({**broken, "m-Q8_0.gguf": 5})).mix == "Q8_0"
+    with pytest.raises(HubAnswerError):
+        choose(group_files({**broken, "m-Q8_0.gguf": 5}), "Q4_K_M")
     assert caught.value.key == "gguf.missing_part"
     assert caught.value.message.values["part"] == 2
 

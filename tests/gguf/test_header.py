@@ -53,8 +53,7 @@ def test_metadata_and_tensors_are_read() -> None:
     assert found.tensors[0].bytes == 5000 * 2 * 144
     assert found.tensors[3].bytes == 8 * 512 * 4 * 210
     assert found.data_offset == -(-len(FILE) // 32) * 32
-    assert found.file_bytes == found.data_offset + sum(t.bytes for t in found.tensors)  # all multiples of 32
-    assert (found.parts, found.is_projector) == (1, False)
+    assert found.parts == 1
 
 
 def test_weights_of_a_file_by_component_and_type() -> None:

@@ -232,6 +232,10 @@ def test_parts_are_put_together() -> None:
         whole.model_copy(update={"tensors": last[half:], "metadata": {}}),
     ]
     assert shape_of(parts).parameters == shape.parameters
+    one = parts[0].model_copy(update={"metadata": {**parts[0].metadata, "split.count": 2}})
+    with pytest.raises(HubAnswerError) as alone:
+        shape_of([one])
+    assert alone.value.key == "gguf.missing_part"
     with pytest.raises(UnknownFamilyError) as caught:
         shape_of(parts[:1])
     assert caught.value.key == "gguf.shape_differs"
