@@ -18,6 +18,9 @@ P = TypeVar("P", TrainingPlan, ServingPlan)
 _NEEDED = ("method", "micro_batch", "seq_len")
 _FIRST_STAGE = frozenset({"https://github.com/llm-d-incubation/llm-d-planner"})
 """Sources whose readings of pipelined starts are those of the stage with the embedding, as their notes say."""
+_ADDED_TOKENS = {"Llama-3": 2, "Llama-2": 1, "Mistral": 1, "Mixtral": 1}
+"""Special tokens that fms-hf-tuning adds where a tokenizer has none (padding; Llama 3 lacks the unknown token, too),
+resizing the embedding: ``tuning/utils/tokenizer_data_utils.py`` of foundation-model-stack/fms-hf-tuning."""
 _PACKED_FORMATS = frozenset({"fp8", "awq", "gptq", "int8", "nvfp4", "mxfp4", "bnb_nf4", "other"})
 
 
@@ -39,6 +42,8 @@ def training_plan(case: Mapping[str, Any]) -> TrainingPlan:
         if version and f"{project}_version" not in values:
             values[f"{project}_version"] = version
     values |= card_fields(case.get("gpu"), case.get("gpu_capacity_bytes"))
+    if case.get("source_group") == "fms":
+        values["added_tokens"] = next((n for name, n in _ADDED_TOKENS.items() if name in str(case.get("model"))), 0)
     return validated(TrainingPlan, values)
 
 

@@ -13,6 +13,7 @@ from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program
 from calculator.training.reserved import REPLAY, replayed_slack
 from calculator.training.step import Step, step
+from calculator.training.vocabulary import enlarged
 
 PHASES = ("load", "forward", "loss", "backward", "optimizer")
 
@@ -48,6 +49,7 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     backward): what a tensor-level tracker sees. ``replay`` runs the step's allocations through the model of PyTorch's
     allocator, some 0.1 s, where the bill else has an estimate; need and verdict do not depend on it. Raises ``PlanError`` for a combination that no framework runs.
     """
+    shape = enlarged(shape, plan.added_tokens)
     check(shape, plan)
     made = step(shape, plan, gpu, tensors_only=tensors_only)
     program = made.program
@@ -113,6 +115,7 @@ def _overhead(key: str, size: Range, layer: str, source: Source) -> Item:
 
 def timeline(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> tuple[TimePoint, ...]:
     """The items alive at the highest instant of every stage of the step, in order."""
+    shape = enlarged(shape, plan.added_tokens)
     check(shape, plan)
     program = step(shape, plan, gpu).program
     now = dict(program.start)

@@ -12,6 +12,7 @@ from calculator.training.parts import parts
 from calculator.training.plan import TrainingPlan
 from calculator.training.sequence import expand
 from calculator.training.step import step
+from calculator.training.vocabulary import enlarged
 from calculator.units import MIB
 
 REPLAY = Source(
@@ -39,6 +40,7 @@ def reserved(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Range:
     either way, since whether a freed block serves the next request hangs on single bytes and on the libraries' order,
     and no less than ``SPREAD`` of the value.
     """
+    shape = enlarged(shape, plan.added_tokens)
     steps = [step(shape, plan.model_copy(update={"first_step": first}), gpu).program for first in (True, False)]
     events = expand(steps, parts(shape, plan, gpu))
     card = plan.gpu_capacity_bytes or gpu.total_bytes

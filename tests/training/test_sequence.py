@@ -15,6 +15,7 @@ from calculator.training.program import Program
 from calculator.training.reserved import reserved
 from calculator.training.sequence import Event, divide, expand
 from calculator.training.step import step
+from calculator.training.vocabulary import enlarged
 from validation.models import shape_of
 from validation.plans import training_plan
 from validation.rows import packaged
@@ -106,21 +107,22 @@ def test_a_sum_is_cut_into_its_parts(total: int, sizes: tuple[int, ...], cut: li
 
 
 def measured_runs() -> list[dict[str, object]]:
-    """Single-card runs of LoRA on 16-bit weights with a fused linear loss, in which no block is as large as a loss."""
+    """Single-card runs on 16-bit weights, full and LoRA, of one release of the libraries."""
     return [
         row.data
         for row in packaged("training")
         if row.data["source_group"] == "fms"
         and row.data["n_gpus"] == 1
-        and row.data["method"] == "lora"
-        and row.data["loss"] == "fused_linear_ce"
+        and row.data["base_quant"] == "none"
+        and "transformers 4.45.2" in row.data["framework_version"]
+        and ("Llama-3" in row.data["model"] or "Mistral" in row.data["model"])
         and row.data["measured"].get("process_bytes")
     ]
 
 
 @pytest.mark.parametrize("case", measured_runs(), ids=lambda case: str(case["id"]))
 def test_it_agrees_with_nvidia_smi(case: dict[str, object]) -> None:
-    """Published readings of fms-acceleration's benchmarks on one A100; reserved is 5 to 10 % over allocated in them."""
+    """Published readings of fms-acceleration's benchmarks on one A100; reserved is 1 to 41 % over allocated in them."""
     shape, plan = shape_of(case["model"]), training_plan(case)
     gpu = hardware.resolve(plan.gpu, plan.gpu_capacity_bytes)
     process = reserved(shape, plan, gpu) + overheads.context(gpu)
@@ -128,7 +130,18 @@ def test_it_agrees_with_nvidia_smi(case: dict[str, object]) -> None:
 
 
 def test_there_are_measured_runs() -> None:
-    assert len(measured_runs()) >= 6
+    assert len(measured_runs()) >= 17
+
+
+def test_added_tokens_lengthen_embedding_and_head() -> None:
+    shape = shape_7b()
+    more = enlarged(shape, 3)
+    assert more.parameters.total == shape.parameters.total + 2 * 3 * shape.hidden
+    assert more.vocab == shape.vocab + 3
+    assert enlarged(shape, 3) is more
+    assert enlarged(shape, 0) is shape
+    tied = model.read(presets.preset("qwen2.5-0.5b").config())
+    assert enlarged(tied, 1).parameters.total == tied.parameters.total + tied.hidden
 
 
 def shape_7b() -> ModelShape:
