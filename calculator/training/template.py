@@ -198,6 +198,8 @@ def record(
         if leaf is not None and leaf.buffer and leaf.buffer[0] is not None:
             gradient_out = leaf.buffer[0].storage.ident
             leaf.buffer[0].storage.tape = None
+            # The stretch below releases it under this key, also where a fused loss has made it in its forward.
+            leaf.buffer[0].storage.role = "backward_temporary"
             leaf.buffer[0] = None
     events = tuple(tape.events)
     freed_later = {i for i, sign in events[split:] if sign < 0}
