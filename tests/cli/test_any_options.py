@@ -53,7 +53,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return [command, draw(st.sampled_from(MODELS)), *replay, *options]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(arguments=command_lines())
 def test_any_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code = main([*arguments, "--json"])
@@ -66,6 +66,7 @@ def test_any_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
         return
     assert all(item["bytes"] >= 0 and item["max_bytes"] >= item["bytes"] for item in out["items"])
     assert out["need_bytes"]["value"] > 0
+    assert all(size >= 0 for phase in out["phases"] for size in phase["items"].values())
     assert sum(i["bytes"] for i in out["items"] if i["layer"] == "tensor") == out["allocated_bytes"]["value"]
     for said in (*(item["formula"] for item in out["items"]), *out["assumptions"]):
         assert "{" not in said
