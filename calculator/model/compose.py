@@ -16,6 +16,10 @@ Reader = Callable[[Config], ModelShape]
 ALWAYS_EXPLICIT = "tie_word_embeddings"
 
 
+TOP_TIES = {"qwen3_vl_moe_text"}
+"""Text classes whose own default (tied) is no model's: files that transformers 5 wrote carry it, the top is right."""
+
+
 def text_config(cfg: Config, key: str = "text_config", default_type: str = "") -> Config:
     """The language model's object. Its own tying counts; where it is silent, the file's top does; where both are, the
     text family's default."""
@@ -27,7 +31,7 @@ def text_config(cfg: Config, key: str = "text_config", default_type: str = "") -
         )
     values: dict[str, Any] = dict(raw)
     top = cfg.get(ALWAYS_EXPLICIT)
-    if values.get(ALWAYS_EXPLICIT) is None and top is not None:
+    if top is not None and (values.get(ALWAYS_EXPLICIT) is None or family in TOP_TIES):
         values[ALWAYS_EXPLICIT] = top
     if not values.get("model_type"):
         values["model_type"] = family

@@ -131,6 +131,8 @@ LAYER_WORDS = {
     "attention": "full",
     "global_attention": "full",
     "global": "full",
+    "indexed_attention": "full",
+    "deepseek_sparse_attention": "full",
     "sliding_attention": "window",
     "local_attention": "window",
     "local": "window",

@@ -41,6 +41,7 @@ MATTERING = frozenset(
         "index_head_dim",
         "o_groups",
         # layer patterns
+        "per_layer_config",
         "layer_types",
         "layers_block_type",
         "hybrid_override_pattern",

@@ -12,7 +12,16 @@ Windows = Callable[[Config, int], tuple[int | None, ...]]
 
 
 def no_window(cfg: Config, layers: int) -> tuple[int | None, ...]:
+    """Full attention everywhere; a list of layer types may say so too."""
+    if cfg.has("layer_types"):
+        full = {word: kind for word, kind in LAYER_WORDS.items() if kind == "full"}
+        cfg.layer_kinds("layer_types", full, layers, spare=mtp_spare(cfg))
     return (None,) * layers
+
+
+def mtp_spare(cfg: Config) -> int:
+    """How many prediction layers a list of layers may name beside the model's own."""
+    return cfg.integer("num_nextn_predict_layers", default=0, low=0, high=64, silent=True)
 
 
 def window_width(cfg: Config, default: int | None = None) -> int | None:
@@ -48,8 +57,8 @@ def all_layers(default: int | None) -> Windows:
 
 def qwen(cfg: Config, layers: int) -> tuple[int | None, ...]:
     """Qwen2 and Qwen3: off unless ``use_sliding_window``; the first ``max_window_layers`` layers stay full."""
-    window = cfg.optional_int("sliding_window", high=MAX_SIZE)
     on = cfg.flag("use_sliding_window", silent=True)
+    window = cfg.optional_int("sliding_window", low=1 if on else 0, high=MAX_SIZE)
     first = cfg.optional_int("max_window_layers", low=0)
     if not on or window is None:
         cfg.ignore("layer_types")

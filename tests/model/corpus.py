@@ -29,3 +29,11 @@ def class_defaults() -> list[dict[str, Any]]:
     """Configurations that transformers' classes make by default, with the parameters that the classes then build."""
     lines = (FOLDER / "class_defaults.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+@cache
+def resaved() -> list[dict[str, Any]]:
+    """One configuration of each family as transformers 5.24 writes it after reading the published one: every default
+    spelt out, some keys renamed."""
+    lines = (FOLDER / "resaved.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]

@@ -12,7 +12,7 @@ from calculator.model import read
 from calculator.model.describe import shape_json
 from calculator.model.shape import ModelShape
 from tests.model import known
-from tests.model.corpus import class_defaults, configs, index
+from tests.model.corpus import class_defaults, configs, index, resaved
 
 READABLE = sorted(set(configs()) - set(known.REFUSED))
 COUNTED = [i for i in READABLE if "meta_total" in index()[i] or "analytic_total" in index()[i]]
@@ -114,6 +114,14 @@ def test_unknown_families_are_refused(model: str, key: str) -> None:
     with pytest.raises(ShapeError) as refusal:
         read(configs()[model])
     assert refusal.value.field == key
+
+
+@pytest.mark.parametrize("row", resaved(), ids=lambda row: row["id"])
+def test_a_fine_tune_saved_by_transformers_5_is_the_same_model(row: dict[str, Any]) -> None:
+    before, after = shape_of(row["id"]), read(row["config"])
+    assert after.parameters == before.parameters
+    if row["id"] not in known.CACHE_REFUSED:
+        assert after.cache == before.cache
 
 
 @pytest.mark.parametrize("row", class_defaults(), ids=lambda row: row["id"])

@@ -365,7 +365,14 @@ def modernbert(cfg: Config) -> ModelShape:
     """Pre-norm, rotary, gated; every n-th layer sees everything, the others a window; the first has no norm."""
     size = sizes(cfg, kv=(), head_dim=())
     hidden = size.hidden
-    step, local = cfg.integer("global_attn_every_n_layers", high=4096), cfg.integer("local_attention")
+    local = cfg.integer("local_attention")
+    if cfg.has("layer_types"):
+        words = {"full_attention": "full", "sliding_attention": "window"}
+        kinds = cfg.layer_kinds("layer_types", words, size.layers)
+        cfg.ignore("global_attn_every_n_layers")
+    else:
+        step = cfg.integer("global_attn_every_n_layers", high=4096)
+        kinds = tuple("window" if i % step else "full" for i in range(size.layers))
     bias, mlp_bias, norm_bias = cfg.flag("attention_bias"), cfg.flag("mlp_bias"), cfg.flag("norm_bias")
     kind: NormKind = "layer"
     mlp = DenseMlp(
@@ -393,7 +400,7 @@ def modernbert(cfg: Config) -> ModelShape:
         names = ("mlp_norm",) if first else ("attn_norm", "mlp_norm")
         return block(mixer, mlp, tensors, names, hidden, kind, norm_bias=norm_bias)
 
-    blocks, order = stack([(i == 0, i % step != 0) for i in range(size.layers)], make)
+    blocks, order = stack([(i == 0, kind == "window") for i, kind in enumerate(kinds)], make)
     bare = architecture(cfg).endswith("Model")
     final: Tensors = norm("model.final_norm", hidden, kind, bias=norm_bias)
     if not bare:

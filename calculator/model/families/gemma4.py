@@ -33,9 +33,10 @@ def gemma4_text(cfg: Config) -> ModelShape:
     size = sizes(cfg, kv_required=True, head_dim_default=256)
     kinds = cfg.layer_kinds("layer_types", WORDS, size.layers)
     window = cfg.integer("sliding_window")
-    wide_head = cfg.integer("global_head_dim", default=size.head_dim)
+    stated = bool(cfg.get("per_layer_config"))
+    wide_head = cfg.integer("global_head_dim", default=size.head_dim, silent=stated)
     wide_kv = cfg.optional_int("num_global_key_value_heads", high=65_536) or size.kv_heads
-    if "num_global_key_value_heads" not in cfg.raw:
+    if "num_global_key_value_heads" not in cfg.raw and not stated:
         cfg.assume_default("num_global_key_value_heads", size.kv_heads)
     cfg.divide("num_global_key_value_heads", size.heads, wide_kv)
     k_eq_v = cfg.flag("attention_k_eq_v")
@@ -48,11 +49,8 @@ def gemma4_text(cfg: Config) -> ModelShape:
     moe = _experts(cfg, width)
     dropout = cfg.number("attention_dropout", default=0.0, high=1.0)
 
-    def make(kind: str, shares: bool) -> Block:
+    def make(kind: str, shares: bool, head: int, kv: int) -> Block:
         far = kind == "full"
-        head = wide_head if far else size.head_dim
-        # the wide layers' own KV heads count only where K and V are one projection
-        kv = wide_kv if far and k_eq_v else size.kv_heads
         mixer = Attention(
             heads=size.heads,
             kv_heads=kv,
@@ -83,7 +81,10 @@ def gemma4_text(cfg: Config) -> ModelShape:
         return block(mixer, moe or mlp, tensors, names, size.hidden, "rms")
 
     shared_from = size.layers - sharing
-    blocks, order = stack([(kind, i >= shared_from) for i, kind in enumerate(kinds)], make)
+    # the wide layers' own KV heads count only where K and V are one projection
+    wide = wide_head, wide_kv if k_eq_v else size.kv_heads
+    heads = _per_layer_heads(cfg, [wide if kind == "full" else (size.head_dim, size.kv_heads) for kind in kinds])
+    blocks, order = stack([(kind, i >= shared_from, *heads[i]) for i, kind in enumerate(kinds)], make)
     return assemble(
         cfg,
         size,
@@ -93,6 +94,24 @@ def gemma4_text(cfg: Config) -> ModelShape:
         final_softcap=cfg.has("final_logit_softcapping"),
         extra_embedding=_per_layer_tables(cfg, size, per_layer),
     )
+
+
+def _per_layer_heads(cfg: Config, usual: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Head size and KV heads of each layer; newer files state the exceptions in ``per_layer_config``, by layer."""
+    overrides = cfg.sub("per_layer_config")
+    if overrides is None:
+        return usual
+    found = list(usual)
+    for key in overrides.raw:
+        if not key.isdecimal() or int(key) >= len(usual):
+            raise overrides.bad(key, "choice")
+        layer = overrides.require_sub(key)
+        head, kv = usual[int(key)]
+        found[int(key)] = (
+            layer.integer("head_dim", default=head, high=65_536, silent=True),
+            layer.integer("num_key_value_heads", default=kv, high=65_536, silent=True),
+        )
+    return found
 
 
 def _experts(cfg: Config, width: int) -> MoeMlp | None:

@@ -132,6 +132,7 @@ def gpt_bigcode(cfg: Config) -> ModelShape:
     """StarCoder 1: GPT-2 with one shared key-value head unless ``multi_query`` is false."""
     size = n_embd_sizes(cfg)
     size = size._replace(kv_heads=1 if cfg.flag("multi_query", default=True) else size.heads)
+    cfg.ignore("num_key_value_heads")
     positions = cfg.integer("n_positions", default=1024)
     mixer = multi_head(cfg, size, fused=True, bias=True, dropout=probability(cfg, "attn_pdrop", default=0.1))
     mlp = plain(cfg, n_inner(cfg, size), "activation_function", default="gelu_tanh")

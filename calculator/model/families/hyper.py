@@ -35,6 +35,22 @@ from calculator.model.state import delta_attention, delta_attention_mixer, gated
 from calculator.text import text
 
 
+def _compress_ratios(cfg: Config, layers: int, spare: int) -> tuple[int, ...]:
+    """How many tokens one compressed key stands for in each layer: a list, or in newer files words and their rates."""
+    listed = cfg.ints("compress_ratios", high=65_536)
+    if listed is not None:
+        if not layers <= len(listed) <= layers + spare:
+            raise cfg.bad("compress_ratios", "length")
+        return listed[:layers]
+    rates = cfg.sub("compress_rates")
+    if rates is None:
+        raise cfg.missing("compress_ratios", "compress_rates")
+    words = {word: word for word in ("compressed_sparse_attention", "heavily_compressed_attention")}
+    kinds = cfg.layer_kinds("layer_types", {**words, "sliding_attention": "window"}, layers, spare=spare)
+    by_word = {word: rates.integer(word, high=65_536) for word in words}
+    return tuple(by_word.get(kind, 0) for kind in kinds)
+
+
 def deepseek_v4(cfg: Config) -> ModelShape:
     """Shared-key attention over a window and compressed blocks, hyper-connections, grouped output projection.
 
@@ -49,12 +65,15 @@ def deepseek_v4(cfg: Config) -> ModelShape:
     index_heads, index_dim = cfg.integer("index_n_heads", high=65_536), cfg.integer("index_head_dim", high=65_536)
     cfg.ignore("index_topk")
     count = mtp_layers(cfg)
-    ratios = cfg.ints("compress_ratios", high=65_536)
-    if ratios is None:
-        raise cfg.missing("compress_ratios")
-    if not size.layers <= len(ratios) <= size.layers + count:
-        raise cfg.bad("compress_ratios", "length")
-    cfg.ignore("qk_rope_head_dim", "num_hash_layers", "expert_dtype", "compress_rope_theta", "hc_sinkhorn_iters")
+    ratios = _compress_ratios(cfg, size.layers, count)
+    cfg.ignore(
+        "mlp_layer_types",
+        "qk_rope_head_dim",
+        "num_hash_layers",
+        "expert_dtype",
+        "compress_rope_theta",
+        "hc_sinkhorn_iters",
+    )
     moe = experts(cfg, act=activation(cfg, default="silu"), shared_count=("n_shared_experts",))
     inner = size.heads * size.head_dim
     inner_group = cfg.divide("o_groups", inner, groups)
@@ -106,7 +125,7 @@ def deepseek_v4(cfg: Config) -> ModelShape:
         )
         return block(mixer, moe, tensors, PRE, size.hidden)
 
-    blocks, order = stack([(ratio,) for ratio in ratios[: size.layers]], make)
+    blocks, order = stack([(ratio,) for ratio in ratios], make)
     ends = (
         Tensor(name="model.hc_head.hc_fn", shape=(streams, streams * size.hidden), component="other", kind="other"),
         vector("model.hc_head.hc_base", streams, "other", kind="other"),
@@ -129,10 +148,16 @@ def _streams(prefix: str, count: int, hidden: int) -> Tensors:
 
 def glm5_next(cfg: Config) -> ModelShape:
     """Kimi delta attention with sparse latent attention between, hyper-connections, experts."""
-    cfg.ignore("num_key_value_heads", "head_dim", "mla_use_nope", "qk_head_dim")
+    cfg.ignore("num_key_value_heads", "head_dim", "mla_use_nope", "qk_head_dim", "linear_head_dim", "linear_num_heads")
+    cfg.ignore("indexer_types")
     size = sizes(cfg, kv=(), head_dim=("v_head_dim",))
     count = mtp_layers(cfg)
-    words = {"linear_attention": "linear", "deepseek_sparse_attention": "full", "full_attention": "full"}
+    words = {
+        "linear_attention": "linear",
+        "deepseek_sparse_attention": "full",
+        "indexed_attention": "full",
+        "full_attention": "full",
+    }
     kinds = cfg.layer_kinds("layer_types", words, size.layers, spare=count)
     inner = cfg.require_sub("linear_attn_config")
     inner.ignore("kda_layers", "full_attn_layers")

@@ -195,7 +195,7 @@ def minimax(cfg: Config) -> ModelShape:
 
 def kimi_linear(cfg: Config) -> ModelShape:
     """Kimi delta attention with MLA at the listed layers (numbered from one)."""
-    cfg.ignore("num_key_value_heads", "head_dim", "mla_use_nope")
+    cfg.ignore("num_key_value_heads", "head_dim", "mla_use_nope", "layer_types", "linear_head_dim", "linear_num_heads")
     size = sizes(cfg, kv=(), head_dim=("qk_rope_head_dim",))
     inner = cfg.require_sub("linear_attn_config")
     delta_layers = inner.ints("kda_layers", low=1, high=size.layers)

@@ -226,6 +226,7 @@ OLMO = Dialect(qkv_bias="attention_bias", out_bias="attention_bias", kv_required
 DIALECTS: dict[str, Dialect] = {
     "llama": LLAMA,
     "mistral": Dialect(windows=all_layers(4096)),
+    "ministral": Dialect(windows=all_layers(4096)),
     "ministral3": Dialect(windows=all_layers(None)),
     "qwen2": Dialect(qkv_bias=True, windows=qwen),
     "qwen3": Dialect(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", head_dim=128, windows=qwen),

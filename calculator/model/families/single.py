@@ -54,6 +54,7 @@ def dbrx(cfg: Config) -> ModelShape:
     )
     size = size._replace(kv_heads=inner.integer("kv_n_heads", high=65_536))
     inner.divide("kv_n_heads", size.heads, size.kv_heads)
+    cfg.ignore("num_key_value_heads")
     moe = experts(ffn, keys=("moe_num_experts",), top_k=("moe_top_k",), width=("ffn_hidden_size",))
     mixer = Attention(
         heads=size.heads,
@@ -286,14 +287,27 @@ def _pruned_layer(layer: Config, hidden: int, heads: int) -> tuple[int, int]:
     return kv, -(-width // 256) * 256
 
 
+def _block_indexer(cfg: Config, layers: int) -> tuple[tuple[int, ...], int, int]:
+    """Which layers have an indexer, its heads and their width: in a sub-object, or in newer files at the top."""
+    inner = cfg.sub("sparse_attention_config")
+    if inner is None and cfg.has("index_n_heads"):
+        words = {"full_attention": "full", "minimax_m3_sparse": "sparse"}
+        kinds = cfg.layer_kinds("layer_types", words, layers)
+        flags = tuple(int(kind == "sparse") for kind in kinds)
+        return flags, cfg.integer("index_n_heads", high=65_536), cfg.integer("index_head_dim")
+    if inner is None:
+        raise cfg.missing("sparse_attention_config", "index_n_heads")
+    listed = inner.ints("sparse_attention_freq", length=layers, high=1)
+    if listed is None:
+        raise inner.missing("sparse_attention_freq")
+    inner.ignore("use_sparse_attention")
+    return listed, inner.integer("sparse_num_index_heads", high=65_536), inner.integer("sparse_index_dim")
+
+
 def minimax_m3(cfg: Config) -> ModelShape:
     """Grouped attention with a block indexer in the sparse layers; experts and one shared expert."""
     size = sizes(cfg, kv_required=True)
-    inner = cfg.require_sub("sparse_attention_config")
-    flags = inner.ints("sparse_attention_freq", length=size.layers, high=1) or (0,) * size.layers
-    heads = inner.integer("sparse_num_index_heads", high=65_536)
-    width = inner.integer("sparse_index_dim")
-    inner.ignore("use_sparse_attention")
+    flags, heads, width = _block_indexer(cfg, size.layers)
     act = activation(cfg, default="silu")
     sparse = sparse_layers(cfg, size.layers)
     count = cfg.integer("n_shared_experts", default=0, low=0, high=64, silent=True)

@@ -267,9 +267,8 @@ def granite_hybrid(cfg: Config) -> ModelShape:
     """Granite 4: Mamba-2 or attention by ``layer_types``; a shared MLP always, experts beside it if there are any."""
     size = sizes(cfg, kv_required=True)
     act = activation(cfg, default="silu")
-    kinds = cfg.layer_kinds(
-        "layer_types", {k: v for k, v in LAYER_WORDS.items() if v in ("full", "mamba")}, size.layers
-    )
+    words = {k: v for k, v in LAYER_WORDS.items() if v in ("full", "mamba")}
+    kinds = cfg.layer_kinds("layer_types", {**words, "linear_attention": "mamba"}, size.layers)
     mixer = _mamba2_by_keys(cfg, size.hidden) if "mamba" in kinds else None
     shared = cfg.integer("shared_intermediate_size")
     bias = cfg.flag("attention_bias")
@@ -315,6 +314,13 @@ def granite_hybrid(cfg: Config) -> ModelShape:
     return assemble(cfg, size, blocks, order, tie=tied(cfg, False))
 
 
+WORDS = {
+    **{word: word for word in ("mamba", "attention", "mlp", "moe")},
+    "linear_attention": "mamba",
+    "full_attention": "attention",
+}
+"""Words of Nemotron-H's lists, in the older and the newer spelling."""
+
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
@@ -327,8 +333,7 @@ def _nemotron_kinds(cfg: Config, pattern_key: str, list_key: str, layers: int | 
         words = tuple(PATTERN[letter] for letter in letters)
         key = pattern_key
     elif cfg.has(list_key):
-        names = {word: word for word in PATTERN.values()}
-        words = cfg.layer_kinds(list_key, names, len(cfg.strings(list_key) or ()))
+        words = cfg.layer_kinds(list_key, WORDS, len(cfg.strings(list_key) or ()))
         key = list_key
     else:
         return None
@@ -369,6 +374,9 @@ def nemotron_h(cfg: Config) -> ModelShape:
     bias, mlp_bias = cfg.flag("attention_bias"), cfg.flag("mlp_bias")
     dense = DenseMlp(width=cfg.integer("intermediate_size"), gated=False, activation=act, bias=mlp_bias)
     moe = _nemotron_experts(cfg, act) if "moe" in words else None
+    if moe is None:
+        cfg.ignore("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "num_experts_per_tok")
+        cfg.ignore("moe_shared_expert_intermediate_size", "moe_latent_size")
 
     def make(word: str) -> Block:
         if word == "mamba":

@@ -82,7 +82,8 @@ def gemma4(cfg: Config, prefix: str) -> Tower:
 
 def gemma4_unified(cfg: Config, prefix: str) -> Tower:
     """No layers: patches go through one dense layer between norms, with a table of positions."""
-    hidden, patch = cfg.integer("mm_embed_dim", high=2**20), cfg.integer("model_patch_size")
+    hidden = cfg.integer("mm_embed_dim", high=2**20)
+    patch = cfg.optional_int("model_patch_size") or cfg.integer("patch_size") * cfg.integer("pooling_kernel_size")
     flat = 3 * patch * patch
     parts = Parts("vision")
     parts.add("pos_embedding", cfg.integer("mm_posemb_size"), 2, hidden, kind="embedding")
