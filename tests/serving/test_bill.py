@@ -277,3 +277,16 @@ def test_drafts_take_state_pages() -> None:
         for changes in ({}, {"speculative": "ngram", "draft_tokens": 1}, {"speculative": "ngram", "draft_tokens": 4})
     ]
     assert found[0] > found[1] > found[2]
+
+
+def test_an_open_video_limit_doubles_the_peak_of_the_old_runner() -> None:
+    shape = shape_of("Qwen/Qwen2.5-VL-7B-Instruct")
+    plan = ServingPlan(engine_version="0.8.0", runner="v0", max_model_len=4096, memory_fraction=0.55)
+    card = resolve("custom", 32 * GIB)
+    both, images = (
+        figures(bill(shape, plan.model_copy(update={"limit_mm_per_prompt": limits}), card)).activation_bytes
+        for limits in (None, {"image": 1, "video": 0})
+    )
+    assert both == pytest.approx(2 * images, rel=0.01)
+    # Printed on a 32 GB Orin: 2.47 and 4.93 GiB.
+    assert images / GIB == pytest.approx(2.47, rel=0.25)

@@ -152,7 +152,7 @@ def _stage(
     run = Run(
         seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context, sampler=chosen.sampler,
         guessed_sampler=chosen.guessed_sampler, samples=samples, receives=not last,
-        chunked=chosen.chunked,
+        chunked=chosen.chunked, modalities=_modalities(plan),
     )  # fmt: skip
     loaded = weights.stages[number] + latent_copies(shape, layers, split, version)
     loaded += lora_slots(shape, layers, split, plan) + plan.draft_bytes // split.tp - plan.cpu_offload_bytes
@@ -207,6 +207,12 @@ def _stage(
         assumptions=chosen.assumptions,
         refusal=_refused_at_once(gpu, chosen, budget, context),
     )  # fmt: skip
+
+
+def _modalities(plan: ServingPlan) -> int:
+    """Image and video, less those that the plan forbids."""
+    limits = plan.limit_mm_per_prompt or {}
+    return sum(limits.get(name, 1) > 0 for name in ("image", "video"))
 
 
 def _refused_at_once(gpu: Gpu, chosen: Settings, budget: int, context: Span) -> Text | None:
