@@ -1,5 +1,6 @@
 """Dialects of quantisation configs, and the module patterns they turn into."""
 
+import itertools
 import json
 import re
 from contextlib import suppress
@@ -63,7 +64,21 @@ DIALECTS: list[tuple[dict[str, object], str, float, int | None]] = [
     ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_data": {}}}},
      "torchao_int8", 8, None),
     ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}}}, "mxfp4", 4, 32),
+    ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_channel"}}},
+     "fp8_channel", 8, None),
+    ({"quant_method": "quark", "global_quant_config": {"weight": [{"dtype": "fp8_e4m3"}]}}, "fp8", 8, None),
+    ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int8"}}}, "int8", 8, None),
+    ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "uint4", "group_size": 32}}},
+     "w4a16", 4, 32),
+    ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, "torchao_fp8", 8, None),
+    ({"config_groups": {"g": {"weights": {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32}}}},
+     "mxfp8", 8, 32),
+    ({"config_groups": {"g": {"weights": {"num_bits": 4, "type": "float", "group_size": 32}}}}, "mxfp4", 4, 32),
+    ({"config_groups": {"g": {"weights": {"num_bits": 8, "type": "float", "strategy": "block",
+                                          "block_structure": [128, 128]}}}}, "fp8_block", 8, None),
     ({"group_size": 64, "bits": 6}, "mlx", 6, 64),
+    ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, "mxfp4", 4, 32),
+    ({"group_size": 16, "bits": 4, "mode": "nvfp4"}, "nvfp4", 4, 16),
 ]  # fmt: skip
 
 
@@ -158,6 +173,22 @@ def test_gptq_rules_skip_and_change_modules() -> None:
     assert list(gptq.per_module.values()) == ["gptq:bits=8,group=32"]
 
 
+def test_auto_round_layers_have_their_own_bits() -> None:
+    own = {"model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 32}, ".*shared_expert.*": {"bits": 16}}
+    rounded = found(quant_method="auto-round", bits=4, group_size=128, extra_config=own)
+    assert list(rounded.per_module.values()) == ["auto_round:bits=8,group=32"]
+    assert skips(rounded, "model.layers.4.mlp.shared_expert.up_proj")
+    assert not skips(rounded, "model.layers.4.mlp.up_proj")
+
+
+def test_a_quantised_head_is_read() -> None:
+    assert found(quant_method="gptq", bits=4, group_size=128, lm_head=True).per_module == {
+        "lm_head": "gptq:bits=4,group=128"
+    }
+    assert found(quant_method="exl3", bits=3.5, head_bits=6).per_module == {"lm_head": "exl3:bits=6"}
+    assert found(quant_method="exl2", bits=3.5, head_bits=16).per_module == {}
+
+
 def test_mlx_modules_have_their_own_bits() -> None:
     raw: dict[str, object] = {"group_size": 64, "bits": 4, "lm_head": {"group_size": 32, "bits": 8}, "model.a.b": False}
     mlx = found(**raw)
@@ -179,6 +210,8 @@ def test_deepseek_v4_experts_are_four_bit() -> None:
         {"quant_method": "fp8", "weight_block_size": [0, 128]}, {"quant_method": "fp8", "weight_block_size": [128]},
         {"quant_method": "modelopt", "quant_algo": "FANCY"}, {"config_groups": {"g": {"weights": 3}}},
         {"quant_method": "torchao", "quant_type": "int3"}, {"quant_method": "quark"}, {"bits": 4, "group_size": True},
+        {"bits": 4, "group_size": 32, "mode": "ternary"}, {"quant_algo": "MIXED_PRECISION",
+                                                           "quantized_layers": {"a": {"quant_algo": "FANCY"}}},
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_refused_by_key(raw: dict[str, object]) -> None:
@@ -212,6 +245,16 @@ def test_grouping_names_by_their_numbers_changes_no_match(names: list[str], path
     for path in paths:
         slow = any(f".{path}.".find(f".{name}.") >= 0 for name in names)
         assert bool(pattern.fullmatch(path)) == slow
+
+
+@given(st.sets(st.tuples(st.integers(0, 11), st.integers(0, 4), st.integers(0, 2)), max_size=60))
+def test_names_that_lack_some_numbers_are_still_one_expression(numbers: set[tuple[int, int, int]]) -> None:
+    """Experts that are excluded in some layers only, for one."""
+    patterns = module_patterns(f"layers.{i}.experts.{e}.part.{p}.up" for i, e, p in numbers)
+    assert len(patterns) == (1 if numbers else 0)
+    found = matcher(patterns)
+    for i, e, p in itertools.product(range(13), range(5), range(3)):
+        assert bool(found.fullmatch(f"model.layers.{i}.experts.{e}.part.{p}.up")) == ((i, e, p) in numbers)
 
 
 @given(NAMES, NAMES)
