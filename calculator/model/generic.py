@@ -12,7 +12,7 @@ from calculator.model.keys import refuse_unknown
 from calculator.model.shape import ModelShape
 
 LLAMA_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-EXPLICIT_KEYS = ("num_key_value_heads", "tie_word_embeddings", "hidden_act")
+EXPLICIT_KEYS = ("num_key_value_heads", "tie_word_embeddings", "hidden_act", "rms_norm_eps")
 """Keys whose defaults differ between families, so that an unknown family has to state them."""
 
 CLASS_TAIL = re.compile(r"(For[A-Z].*|LMHeadModel|Model)$")

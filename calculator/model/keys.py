@@ -143,8 +143,9 @@ LOOKALIKE_EXCLUDED = re.compile(r"(_id|_ids|_token|_index|_indices|_eps|_epsilon
 SIZE_LIKE = re.compile(
     r"head|layer|expert|(?:^|_)dims?(?:_|$)|rank|width|(?:^|_)size|intermediate|ffn|window|conv|state|ssm|mamba|moe|mtp"
     r"|nextn|latent|vocab|embed|group|block|pattern|period|interval|chunk|depth|(?:^|_)kv|lora|codebook|stage|factor"
+    r"|bias|norm|gate|(?:^|_)tie|parallel|share|alibi|qk|memory|recur"
 )
-"""Names by which files size things, for families that nobody has read before."""
+"""Names by which files size or switch things, for families that nobody has read before."""
 
 HARMLESS = re.compile(
     r"^(?:_.*|.*(?:_id|_ids|_token|_tokens|_token_index|_eps|_epsilon|_std|_range|_dropout|_drop|_pdrop|_prob|_coef"

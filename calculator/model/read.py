@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from calculator.errors import BadValueError, NotALanguageModelError
+from calculator.model.build import linear
 from calculator.model.config import Config, check_is_config
 from calculator.model.decoder import DTYPES
+from calculator.model.families.encoders import labels
 from calculator.model.generic import read_generic
 from calculator.model.keys import refuse_leftovers
 from calculator.model.quantization import read_quantization
@@ -47,7 +49,7 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
         shape = reader(cfg)
         cfg.ignore(*ANYWHERE)
         refuse_leftovers(cfg.notes, family)
-    shape = _headed(shape, architecture)
+    shape = _headed(cfg, shape, architecture)
     shape = shape.model_copy(
         update={
             "model_type": family,
@@ -74,10 +76,18 @@ def _family(cfg: Config) -> str:
     return family
 
 
-def _headed(shape: ModelShape, architecture: str) -> ModelShape:
-    """Without its head where the architecture is the bare model, as in embedding repositories."""
-    if shape.kind == "decoder" and not shape.towers and BARE_MODEL.fullmatch(architecture):
+def _headed(cfg: Config, shape: ModelShape, architecture: str) -> ModelShape:
+    """Without its head where the architecture is the bare model, as in embedding repositories; with a classifier's
+    where it is one, as in reward models and rerankers."""
+    if shape.kind != "decoder" or shape.towers:
+        return shape
+    if BARE_MODEL.fullmatch(architecture):
         return shape.model_copy(update={"head": (), "tied": False})
+    if "ForSequenceClassification" in architecture:
+        return shape.model_copy(update={"head": linear("score", labels(cfg), shape.hidden, "head"), "tied": False})
+    if "ForTokenClassification" in architecture:
+        head = linear("score", labels(cfg), shape.hidden, "head", bias=True)
+        return shape.model_copy(update={"head": head, "tied": False})
     return shape
 
 

@@ -29,6 +29,7 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": False,
     "hidden_act": "silu",
     "torch_dtype": "bfloat16",
+    "rms_norm_eps": 1e-5,
 }
 
 
@@ -69,6 +70,16 @@ def test_an_embedding_model_has_no_head() -> None:
     assert read({**LLAMA, "architectures": ["LlamaModel"]}).parameters.head == 0
 
 
+def test_a_reward_model_has_a_classifier() -> None:
+    config = {
+        **LLAMA,
+        "architectures": ["LlamaForSequenceClassification"],
+        "num_labels": 3,
+        "tie_word_embeddings": True,
+    }
+    assert read(config).parameters.head == 3 * 64
+
+
 def test_defaults_are_listed() -> None:
     without = {k: v for k, v in LLAMA.items() if k not in ("num_key_value_heads", "tie_word_embeddings", "torch_dtype")}
     assert ids(without) == {
@@ -78,7 +89,7 @@ def test_defaults_are_listed() -> None:
 
 
 def test_an_unknown_family_with_only_llamas_keys_is_read_as_one() -> None:
-    new = {**LLAMA, "model_type": "newfamily", "architectures": ["NewFamilyForCausalLM"], "rms_norm_eps": 1e-6}
+    new = {**LLAMA, "model_type": "newfamily", "architectures": ["NewFamilyForCausalLM"]}
     assert read(new).parameters == read(LLAMA).parameters
     assert "assumption.generic" in ids(new)
 
@@ -92,6 +103,8 @@ def test_an_unknown_family_with_only_llamas_keys_is_read_as_one() -> None:
         {"value_residual_width": 12},
         {"altup_num_inputs": 4},
         {"memory_config": {"slots": 4}},
+        {"use_qkv_bias": True},
+        {"parallel_attn": True},
     ],
 )
 def test_an_unknown_family_with_a_key_that_matters_is_refused(extra: dict[str, Any]) -> None:
@@ -101,7 +114,7 @@ def test_an_unknown_family_with_a_key_that_matters_is_refused(extra: dict[str, A
     assert refusal.value.field == next(iter(extra))
 
 
-@pytest.mark.parametrize("key", ["num_key_value_heads", "tie_word_embeddings", "hidden_act"])
+@pytest.mark.parametrize("key", ["num_key_value_heads", "tie_word_embeddings", "hidden_act", "rms_norm_eps"])
 def test_an_unknown_family_must_say_what_families_differ_in(key: str) -> None:
     new = {k: v for k, v in LLAMA.items() if k != key} | {
         "model_type": "newfamily",
