@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from calculator.errors import PlanError
 from calculator.model import read
+from calculator.model.quantization import format_of
 from calculator.model.shape import ModelShape, Quantization, Tensor
 from calculator.model.weights import (
     WeightLayout,
@@ -54,6 +55,19 @@ def test_computed_weights_are_within_half_a_percent_of_the_published_files(row: 
         assert shape.tied
         computed += 2 * shape.vocab * shape.hidden
     assert computed == pytest.approx(published, rel=0.005), row["url"]
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=ids)
+def test_a_plain_model_in_a_format_takes_what_the_quantised_repository_takes(row: dict[str, Any]) -> None:
+    quantised = read(row["config"])
+    assert quantised.quantization is not None
+    form = format_of(quantised.quantization)
+    plain = read({key: value for key, value in row["config"].items() if key != "quantization_config"})
+    written = form.key
+    if weight_format(written) != form:
+        written += f":bits={form.bits:g}" + (f",group={form.group_size}" if form.group_size else "")
+    produced = weights_in_format(plain, written)
+    assert produced.total_bytes == pytest.approx(stored_weights(quantised).total_bytes, rel=0.001), row["url"]
 
 
 ELEMENTS = json.loads((Path(__file__).parents[1] / "data" / "weights" / "elements.json").read_text())["rows"]
