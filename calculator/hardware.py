@@ -172,4 +172,13 @@ def _index() -> Mapping[str, tuple[str, ...]]:
     for key, card in catalogue().items():
         for name in (key, *card.aliases):
             index[_normalised(name)] = {key: None}
+    # Last, what people call a card: "Strix Halo", "1080 Ti".
+    bare: dict[str, dict[str, None]] = {}
+    for key in catalogue():
+        model = re.sub(r"-\d+gb.*", "", key)
+        for name in {model, re.sub(r"^(rtx|gtx|rx|arc)-", "", model)}:
+            bare.setdefault(_normalised(name), {})[key] = None
+    for name, keys in bare.items():
+        if len(index.get(name, keys)) > 1 or name not in index:
+            index.setdefault(name, {}).update(keys)
     return MappingProxyType({name: tuple(keys) for name, keys in index.items() if name})

@@ -110,6 +110,14 @@ def test_a_printed_name_finds_its_card_or_says_which_ones(card: Gpu) -> None:
             assert card.key in str(caught.value.message.values["candidates"])
 
 
+def test_a_family_of_cards_lists_all_of_them() -> None:
+    with pytest.raises(UnknownGpuError) as caught:
+        find("A100")
+    listed = str(caught.value.message.values["candidates"])
+    assert "a100-40gb-pcie" in listed
+    assert "a100-80gb-sxm4" in listed
+
+
 def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]|nvidia|tesla|geforce|amd|intel|radeon|graphics", "", name.lower())
 
@@ -121,6 +129,9 @@ def plain(name: str) -> str:
         ("nvidia a100-sxm4-80gb", "a100-80gb-sxm4"),
         ("Tesla T4", "t4-16gb"),
         ("rtx 4090", "rtx-4090-24gb"),
+        ("4090", "rtx-4090-24gb"),
+        ("1080 Ti", "gtx-1080-ti-11gb"),
+        ("Strix Halo", "strix-halo-128gb"),
         ("GeForce RTX 3090", "rtx-3090-24gb"),
         ("AMD Instinct MI300X", "mi300x-192gb"),
         ("a800-80gb", "a100-80gb-sxm4"),
