@@ -11,14 +11,21 @@ from calculator.serving.plan import ServingPlan
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Degrees of parallelism. ``moe_tp`` divides expert width, ``ep`` whole experts; ``dp`` counts replicas of the
-    attention part, ``dcp`` ranks that share one sequence's cache."""
+    """Degrees of parallelism: tensors, pipeline stages, replicas of the attention part, whole experts, ranks that share
+    one sequence's cache. ``attention_tp`` divides attention where that differs from ``tp`` (data-parallel attention
+    inside one tensor-parallel group; 0: the same)."""
 
     tp: int = 1
     pp: int = 1
     dp: int = 1
     ep: int = 1
     dcp: int = 1
+    attention_tp: int = 0
+
+    @property
+    def heads_tp(self) -> int:
+        """Ranks that share the attention heads."""
+        return self.attention_tp or self.tp
 
     @property
     def expert_ranks(self) -> int:
@@ -38,11 +45,16 @@ def split_of(plan: ServingPlan, shape: ModelShape) -> Split:
     degree at fault: heads or widths that do not divide, more pipeline stages than layers, more ranks than GPUs.
     """
     moe = any(isinstance(block.mlp, MoeMlp) for block in shape.blocks)
-    split = Split(tp=plan.tp, pp=plan.pp, dp=plan.dp if moe else 1, ep=plan.ep if moe else 1, dcp=plan.dcp)
-    if plan.tp * plan.pp * plan.dp > plan.n_gpus:
-        raise PlanError(
-            "serving.too_few_gpus", field="n_gpus", gpus_count=plan.n_gpus, ranks_count=plan.tp * plan.pp * plan.dp
-        )
+    inside = plan.engine == "sglang" and plan.dp_attention
+    if inside and plan.tp % plan.dp:
+        raise PlanError("serving.dp_attention", field="dp", dp=plan.dp, tp=plan.tp)
+    split = Split(
+        tp=plan.tp, pp=plan.pp, dp=plan.dp if moe and not inside else 1, ep=plan.ep if moe else 1, dcp=plan.dcp,
+        attention_tp=plan.tp // plan.dp if inside else 0,
+    )  # fmt: skip
+    ranks = plan.tp * plan.pp * (1 if inside else plan.dp)
+    if ranks > plan.n_gpus:
+        raise PlanError("serving.too_few_gpus", field="n_gpus", gpus_count=plan.n_gpus, ranks_count=ranks)
     if split.pp > shape.layers:
         raise PlanError("serving.pp_layers", field="pp", pp=split.pp, layers_count=shape.layers)
     if split.tp % split.dcp:
@@ -64,12 +76,13 @@ def _check_experts(shape: ModelShape, split: Split) -> None:
 
 
 def _check_block(shape: ModelShape, index: int, split: Split) -> None:
-    block, tp = shape.blocks[index], split.tp
+    block, tp = shape.blocks[index], split.heads_tp
     mixer = block.mixer
     if isinstance(mixer, Attention | LatentAttention) and mixer.heads % tp:
         raise PlanError("serving.tp_heads", field="tp", tp=tp, heads_count=mixer.heads, legal=_legal(mixer.heads))
     if isinstance(mixer, Attention) and mixer.kv_heads % tp and tp % mixer.kv_heads:
         raise PlanError("serving.tp_kv_heads", field="tp", tp=tp, heads_count=mixer.kv_heads, legal=_legal(mixer.heads))
+    tp = split.tp
     width = block.mlp.width if isinstance(block.mlp, DenseMlp) else 0
     if isinstance(block.mlp, MoeMlp) and split.ep == 1:
         width = block.mlp.width

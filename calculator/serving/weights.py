@@ -36,7 +36,7 @@ def share(tensor: Tensor, split: Split, kv_heads: int, vocab_padding: int = VOCA
     Heads, widths and vocabulary rows are divided by the tensor-parallel degree, KV projections in whole heads,
     experts by the ranks that share them; norms, routers and latent projections are held whole.
     """
-    tp = split.tp
+    tp = split.heads_tp if tensor.component in ("attention", "ssm") else split.tp
     if tensor.split == "expert" or tensor.component == "experts":
         return 1 / split.expert_ranks
     if tensor.split in ("column", "row"):

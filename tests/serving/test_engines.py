@@ -12,6 +12,7 @@ from calculator.precision import kv_format
 from calculator.serving import bill, start
 from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tgi, transformers
 from calculator.serving.engines.gguf import place
+from calculator.serving.pages import PagedCache, Part
 from calculator.serving.plan import ServingPlan
 from tests.serving.shapes import llama
 from validation.models import shape_of
@@ -248,3 +249,31 @@ def test_generate_need_is_linear_in_the_batch(requests: int, context: int) -> No
     plan = ServingPlan(engine="transformers", context_tokens=context, concurrency=requests)
     cache = start(SHAPE, plan, H100).cache
     assert cache.needed(requests, context) == requests * context * (131_072 + 131_072 // 64)
+
+
+def test_sglang_divides_the_pool_between_full_and_window_layers() -> None:
+    # 10 full and 52 window layers of 1,000 bytes, windows with 0.8 times the tokens: 51.6 kB behind every token.
+    cache = PagedCache((Part(10_000), Part(52_000, 1024)), 1, 0, 0, False, 0.8)
+    assert cache.tokens(51_600 * 500, 4096) == 500
+    # A long request fills the full part first, a short one the window part.
+    assert cache.request_bytes(100_000) == 100_000 * 51_600
+    assert cache.request_bytes(1000) == 1250 * 51_600
+
+
+def test_sglang_data_parallel_attention() -> None:
+    shape = shape_of("deepseek-ai/DeepSeek-V3")
+    h200 = find("h200-141gb-sxm")
+    plain = ServingPlan(engine="sglang", tp=8, n_gpus=8, max_model_len=8192, concurrency=64)
+    spread = plain.model_copy(update={"dp": 8, "dp_attention": True})
+    together, apart = figures(shape, plain, h200), figures(shape, spread, h200)
+    # Attention is whole on every rank, experts are not; every rank has a cache of its own.
+    attention = sum(
+        2 * t.elements for index in shape.order for t in shape.blocks[index].tensors
+        if t.component == "attention" and t.split != "none"
+    )  # fmt: skip
+    assert apart.weights_bytes - together.weights_bytes == pytest.approx(attention / 2 * 7 / 8, rel=0.02)
+    assert apart.replicas == 8
+    assert apart.kv_pool_bytes < together.kv_pool_bytes
+    with pytest.raises(PlanError) as caught:
+        figures(shape, spread.model_copy(update={"dp": 3}), h200)
+    assert caught.value.field == "dp"

@@ -15,7 +15,7 @@ from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import Split, split_of
+from calculator.serving.split import split_of
 from calculator.serving.start import Span, Start, Term
 from calculator.serving.versions import Version, parse
 from calculator.serving.workspace import logits_bytes, widest_layer
@@ -26,6 +26,8 @@ from calculator.units import GIB, MIB
 NEWEST: Version = (0, 5, 23)
 STATE_RATIO = 0.9
 """``mamba_full_memory_ratio``: state memory over cache memory."""
+WINDOW_POOLS: Version = (0, 5, 0)
+"""From here on window layers have a pool of their own; before, they were kept like full ones."""
 WINDOW_RATIO = 0.8
 """``swa_full_tokens_ratio``: tokens of the window pool over those of the full pool."""
 
@@ -138,7 +140,6 @@ def _page(shape: ModelShape, plan: ServingPlan) -> int:
 def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
     """The start of the tightest stage. ``free_memory_bytes`` is what is free after loading."""
     split = split_of(plan, shape)
-    attention = Split(tp=max(1, split.tp // plan.dp), pp=split.pp) if plan.dp_attention else split
     chosen = settings(shape, plan, gpu)
     weights = load(shape, plan, split, stored)
     held = Span.about(weights.largest + plan.draft_bytes, 0.01)
@@ -151,14 +152,18 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     static = Span(*(int(chosen.fraction * end) for end in (before.value, before.low, before.high)))
     pool = Span(static.value - held.value, static.low - held.high, static.high - held.low)
     form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
-    specs = layer_specs(shape, layers, attention.tp, form)
+    specs = layer_specs(shape, layers, split.heads_tp, form)
     states = state_bytes(specs.items())
     state = None
     if states:
         state, pool = _state(pool, states, plan)
     if plan.kv_cache_memory_bytes is not None:
         pool = Span.exact(plan.kv_cache_memory_bytes)
-    cache = PagedCache(parts_of(specs, credit_windows=True), _page(shape, plan), states, chosen.chunk)
+    two_pools = chosen.version >= WINDOW_POOLS
+    cache = PagedCache(
+        parts_of(specs, credit_windows=two_pools), _page(shape, plan), states, chosen.chunk, False,
+        WINDOW_RATIO if two_pools else 0.0,
+    )  # fmt: skip
     tokens = cache.tokens(pool.value, chosen.context)
     seqs = plan.max_num_seqs or max(1, min(max(int(tokens / chosen.context * 512), 2048), 4096))
     slots = (seqs + 1) * (chosen.context + 4) * 4
@@ -189,7 +194,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         max_model_len=chosen.context,
         max_num_seqs=seqs,
         max_num_batched_tokens=chosen.chunk,
-        replicas=1 if plan.dp_attention else plan.dp,
+        replicas=plan.dp,
         rank=str(stage),
         state=state,
         needs_whole_request=False,
