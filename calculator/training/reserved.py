@@ -36,8 +36,8 @@ def reserved(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Range:
     """Bytes that the allocator holds from the second step on, for as long as shapes stay the same.
 
     Two steps are replayed on the card's own memory less context and communicators; where they do not fit it, on a card
-    without end. The value is the highest since the cache was last given back. It has a range: whether a freed block serves
-    the next request hangs on single bytes and on the libraries' order.
+    without end. The value is the highest since the cache was last given back. It has a range: whether a freed block
+    serves the next request hangs on single bytes and on the libraries' order.
     """
     shape = enlarged(shape, plan.added_tokens)
     steps = [step(shape, plan.model_copy(update={"first_step": first}), gpu).program for first in (True, False)]
