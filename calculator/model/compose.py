@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calculator.errors import MissingKeyError, UnknownFamilyError
+from calculator.errors import UnknownFamilyError
 from calculator.model.build import Tensors
 from calculator.model.class_defaults import TEXT, TOWERS
 from calculator.model.config import Config
@@ -23,19 +23,17 @@ TOP_TIES = {"qwen3_vl_moe_text"}
 def text_config(cfg: Config, key: str = "text_config", default_type: str = "") -> Config:
     """The language model's object. Its own tying counts; where it is silent, the file's top does; where both are, the
     text family's default."""
-    raw = cfg.require_sub(key).raw
-    family = raw.get("model_type") or default_type
+    found = cfg.require_sub(key)
+    family = found.string("model_type", default=default_type)
     if not family:
-        raise MissingKeyError(
-            "shape.missing_key", field=f"{cfg.path}{key}.model_type", keys=f"{cfg.path}{key}.model_type"
-        )
-    values: dict[str, Any] = dict(raw)
+        raise found.missing("model_type")
+    values: dict[str, Any] = dict(found.raw)
     top = cfg.get(ALWAYS_EXPLICIT)
     if top is not None and (values.get(ALWAYS_EXPLICIT) is None or family in TOP_TIES):
         values[ALWAYS_EXPLICIT] = top
     if not values.get("model_type"):
         values["model_type"] = family
-    return Config(values, f"{cfg.path}{key}.", cfg.notes, TEXT.get(str(family)))
+    return Config(values, f"{cfg.path}{key}.", cfg.notes, TEXT.get(family))
 
 
 def read_text(text: Config, readers: dict[str, Reader], aliases: dict[str, str] | None = None) -> ModelShape:

@@ -80,6 +80,20 @@ def mutate(config: Mapping[str, Any], path: tuple[str, ...], kind: str) -> dict[
     return changed
 
 
+def generate_pairs(configs: Mapping[str, dict[str, Any]], count: int, seed: int) -> list[Mutation]:
+    """The same with a second key of the same configuration broken too."""
+    chance = random.Random(seed)
+    found: list[Mutation] = []
+    for first in generate(configs, count, seed):
+        path = chance.choice(list(paths(first.config)))
+        kind = chance.choice(KINDS)
+        changed = mutate(first.config, path, kind)
+        if changed is not None:
+            key = f"{first.key} {first.kind}, {'.'.join(path)}"
+            found.append(Mutation(first.model, kind, key, changed))
+    return found
+
+
 def generate(configs: Mapping[str, dict[str, Any]], count: int, seed: int) -> list[Mutation]:
     """``count`` mutations over all models, the same for the same seed."""
     chance = random.Random(seed)

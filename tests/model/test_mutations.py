@@ -11,7 +11,7 @@ from calculator.model import read
 from calculator.model.shape import CacheShape, ModelShape
 from tests.model import known
 from tests.model.corpus import configs
-from tests.model.mutations import Mutation, generate
+from tests.model.mutations import Mutation, generate, generate_pairs
 from tests.model.test_corpus import shape_of
 
 COUNT = 2_000
@@ -46,6 +46,21 @@ LISTS_THAT_MAY_CHANGE = {"mlp_only_layers", "vision_feature_layer", "vision_conf
 def test_mutations(batch: int) -> None:
     for mutation in generate(readable(), COUNT // BATCHES, seed=1_000 + batch):
         check(mutation)
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_two_broken_keys_at_once_still_give_a_shape_or_a_typed_error(batch: int) -> None:
+    for mutation in generate_pairs(readable(), 400, seed=2_000 + batch):
+        shape = outcome(mutation)
+        assert isinstance(shape, ShapeError) or 0 < shape.parameters.total <= 10**14, mutation
+
+
+@pytest.mark.parametrize("value", [["llama"], {"name": "llama"}, 3, True, ""])
+def test_a_language_model_must_be_named_by_a_word(value: object) -> None:
+    config = configs()["llava-hf/llava-1.5-7b-hf"]
+    with pytest.raises(ShapeError) as refusal:
+        read({**config, "text_config": {**config["text_config"], "model_type": value}})
+    assert refusal.value.field == "text_config.model_type"
 
 
 def outcome(mutation: Mutation) -> ModelShape | ShapeError:
