@@ -7,10 +7,10 @@ scales, zero points, index vectors and padding. ``kv_format("q8_0").vector_bytes
 from calculator.precision.cache import KV_FORMATS, KvFormat, kv_format
 from calculator.precision.dtypes import dtype_bits, dtype_bytes
 from calculator.precision.formats import FORMAT_KEYS, Format, weight_format
-from calculator.precision.ggml import GGML_TYPES, GgmlType, ggml_type
+from calculator.precision.ggml import GGML_TYPES, GgmlType
 from calculator.precision.packing import Packing
 
 __all__ = [
     "FORMAT_KEYS", "GGML_TYPES", "KV_FORMATS", "Format", "GgmlType", "KvFormat", "Packing", "dtype_bits",
-    "dtype_bytes", "ggml_type", "kv_format", "weight_format",
+    "dtype_bytes", "kv_format", "weight_format",
 ]  # fmt: skip

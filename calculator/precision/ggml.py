@@ -10,7 +10,6 @@ from math import prod
 from types import MappingProxyType
 
 from calculator.base import Frozen
-from calculator.errors import PlanError
 from calculator.precision.packing import ceil_div
 from calculator.sources import Source
 
@@ -54,11 +53,3 @@ _TABLE = (
 
 GGML_TYPES = MappingProxyType({name: GgmlType(id=i, name=name, block=n, block_bytes=b) for i, name, n, b in _TABLE})
 GGML_TYPES_BY_ID = MappingProxyType({t.id: t for t in GGML_TYPES.values()})
-
-
-def ggml_type(name: str) -> GgmlType:
-    """The type of a name such as "Q4_K" or "q8_0". Raises ``PlanError`` ("format.unknown")."""
-    found = GGML_TYPES.get(name.strip().upper())
-    if found is None:
-        raise PlanError("format.unknown", field="weights", text=name[:40], candidates=", ".join(GGML_TYPES))
-    return found
