@@ -433,17 +433,22 @@ class MicroStep:
         """What a layer keeps, moved to the host after its forward and fetched back before its backward; the last layer's stays."""
         if not self.offloads or index == self.count - 1:
             return None
-        return edit((self.boundary, sign * self.kept(index)))
+        return edit(*((key, sign * size) for key, size in self.kept(index).items()))
 
-    def kept(self, index: int) -> int:
-        """Bytes that a layer keeps for backward, its input among them."""
+    def kept(self, index: int) -> dict[str, int]:
+        """What a layer keeps for backward, by item; its input among it if nobody else holds that."""
         unit = self.layers[index]
-        template = unit.template
-        return unit.forward.net - unit.sizes[template.leaving] + unit.sizes[template.entering]
+        template, found = unit.template, dict(unit.forward.net_by_key)
+        found[self.boundary] = found.get(self.boundary, 0) - unit.sizes[template.leaving]
+        if template.keeps_input and (index or not self.part.embedding):
+            found[self.boundary] += unit.sizes[template.entering]
+        elif not template.keeps_input and (index or not self.book.holds_entry):
+            found[self.boundary] += unit.sizes[template.entering]
+        return {key: size for key, size in found.items() if size > 0 and key in ("activations", "checkpoints")}
 
     @property
     def offloaded_bytes(self) -> int:
-        return sum(self.kept(i) for i in range(self.count - 1)) if self.offloads else 0
+        return sum(sum(self.kept(i).values()) for i in range(self.count - 1)) if self.offloads else 0
 
     def _received(self) -> Stretch:
         """What a later pipeline stage is sent, and the tables that it makes for itself."""
@@ -514,6 +519,8 @@ class MicroStep:
         if late:
             stages.append(Stage("backward", "tables", 1, self._gone(late)))
         first = self.layers[0]
+        if self.part.embedding:
+            stages += self._edit("backward", "gather", 0, e.before_backward(0))
         if self.part.embedding and self.embedding.backward.deltas:
             stages.append(Stage("backward", "embedding", 0, self.embedding.backward))
         elif first.template.gradient_out >= 0:

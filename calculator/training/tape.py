@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Final, TypeVar
 
 ONE: Final = 0
@@ -185,6 +186,7 @@ class Tape:
         self.kernel_scratch = kernel_scratch
         self.recording = True
         self.cast_cache: dict[int, Tensor] = {}
+        self.gradients: list[Tensor] = []
         self._seq = 0
         self._frames: list[Frame] = []
         self._again: Frame | None = None
@@ -367,10 +369,11 @@ class Tape:
         """The autograd engine: of the operations whose gradients are complete, the one recorded last goes first."""
         self._count([node for node, _, _ in roots])
         ready: list[tuple[int, int, Node]] = []
+        pushed = count()
         for node, slot, grad in roots:
             node.buffer[slot] = grad
             if node.pending == 0:
-                heapq.heappush(ready, (-node.seq, id(node), node))
+                heapq.heappush(ready, (-node.seq, next(pushed), node))
         roots.clear()
         grad = None
         while ready:
@@ -391,7 +394,7 @@ class Tape:
                 grad = None
                 following.pending -= 1
                 if following.pending == 0:
-                    heapq.heappush(ready, (-following.seq, id(following), following))
+                    heapq.heappush(ready, (-following.seq, next(pushed), following))
             node.edges = []
 
     def _apply(self, node: Node) -> list[Tensor | None]:
@@ -441,3 +444,4 @@ class Tape:
         if param.grad is None:
             grad.storage.role = "gradients"
             param.grad = grad
+            self.gradients.append(grad)
