@@ -21,6 +21,9 @@ TEMPLATE = "vram_bill"
 PLOT_CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": False, "responsive": True}
 
 _AXIS_STEPS = (1.1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096, 65_536)
+_STEP_HEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+"""Shares of the held axis at which the step's axis ends."""
+_NARROWEST_PHASE = 0.12
 _NAMED_SHARE = 0.13
 """Share of the axis from which a segment has room for its name at desktop width."""
 
@@ -119,49 +122,63 @@ def step_chart(points: Sequence[TimePoint], bill: Bill, words: Words) -> go.Figu
     """
     unit = words.unit
     figure = go.Figure()
-    positions = list(range(len(points) + 1))
+    edges = step_edges(points)
     labels = [words.text(point.label) for point in points]
     for key in items_over_time(points, (item.key for item in bill.items)):
         heights = [in_unit(point.items.get(key, 0), unit) for point in points]
         figure.add_scatter(
-            name=key, x=positions, y=[*heights, heights[-1]], mode="lines", stackgroup="alive",
+            name=key, x=edges, y=[*heights, heights[-1]], mode="lines", stackgroup="alive",
             line={"shape": "hv", "width": 0}, fillcolor=colour(key), hoveron="points",
             text=[*labels, labels[-1]],
             hovertemplate=f"%{{text}}<br><b>{item_name(words, key)}</b> %{{y:.2f}} {unit}<extra></extra>",
         )  # fmt: skip
     at = peak_index(points)
-    height = sum(points[at].items.values())
+    middle, height_bytes = (edges[at] + edges[at + 1]) / 2, sum(points[at].items.values())
+    height = in_unit(height_bytes, unit)
     figure.add_scatter(
-        name="peak", x=[at + 0.5], y=[in_unit(height, unit)], mode="markers", hoverinfo="skip",
+        name="peak", x=[middle], y=[height], mode="markers", hoverinfo="skip",
         marker={"symbol": "circle", "size": 9, "color": "#d1435b", "line": {"width": 2, "color": "#ffffff"}},
     )  # fmt: skip
     figure.add_annotation(
-        x=at + 0.5, y=in_unit(height, unit), text=words("ui.chart.peak", peak_bytes=height), showarrow=False,
-        yshift=16, xanchor="right" if at > len(points) / 2 else "left", font={"size": 13},
+        x=middle, y=height, text=words("ui.chart.peak", peak_bytes=height_bytes), showarrow=False, yshift=16,
+        xanchor="right" if middle > edges[-1] / 2 else "left", font={"size": 13},
     )  # fmt: skip
-    ticks, names, edges = _phase_ticks(points, words)
-    for edge in edges:
-        figure.add_vline(x=edge, line={"width": 1, "color": "rgba(123, 132, 150, 0.45)"})
-    end = held_axis(bill.capacity_bytes, height)
-    low = next(step for step in (0.0625, 0.125, 0.25, 0.5, 1.0) if height * 1.12 <= end * step or step == 1.0)
+    starts = _phase_starts(points, edges)
+    for _, start, _ in starts[1:]:
+        figure.add_vline(x=start, line={"width": 1, "color": "rgba(123, 132, 150, 0.45)"})
+    end = held_axis(bill.capacity_bytes, height_bytes)
+    part = next((step for step in _STEP_HEIGHTS if height_bytes * 1.12 <= end * step), 1.0)
     figure.update_layout(
         template=TEMPLATE, height=340,
-        xaxis={"tickvals": ticks, "ticktext": names, "range": [0, len(points)], "showgrid": False, "tickangle": 0},
-        yaxis={"range": [0, in_unit(round(end * low), unit)], "ticksuffix": f" {unit}", "nticks": 6},
+        xaxis={
+            "tickvals": [(start + stop) / 2 for _, start, stop in starts], "showgrid": False, "tickangle": 0,
+            "ticktext": [phase_name(words, phase) for phase, _, _ in starts], "range": [0, edges[-1]],
+        },
+        yaxis={"range": [0, in_unit(round(end * part), unit)], "ticksuffix": f" {unit}", "nticks": 6},
     )  # fmt: skip
     return figure
 
 
-def _phase_ticks(points: Sequence[TimePoint], words: Words) -> tuple[list[float], list[str], list[int]]:
-    """Middle and name of each run of one phase, and the edges between them."""
-    ticks, names, edges, start = [], [], [], 0
+def step_edges(points: Sequence[TimePoint]) -> list[float]:
+    """Where each point begins on the axis, and where the last one ends: points of a phase are equally wide, and no
+    phase is narrower than a share of the whole, so that short ones can be seen."""
+    runs = [len(list(run)) for _, run in groupby(points, key=lambda point: point.phase)]
+    least = len(points) * _NARROWEST_PHASE
+    edges = [0.0]
+    for length in runs:
+        width = max(1.0, least / length)
+        edges += [edges[-1] + width * (number + 1) for number in range(length)]
+    return edges
+
+
+def _phase_starts(points: Sequence[TimePoint], edges: Sequence[float]) -> list[tuple[str, float, float]]:
+    """Each run of one phase with its two ends on the axis."""
+    found, first = [], 0
     for phase, run in groupby(points, key=lambda point: point.phase):
-        length = len(list(run))
-        ticks.append(start + length / 2)
-        names.append(phase_name(words, phase))
-        start += length
-        edges.append(start)
-    return ticks, names, edges[:-1]
+        last = first + len(list(run))
+        found.append((phase, edges[first], edges[last]))
+        first = last
+    return found
 
 
 def step_text(points: Sequence[TimePoint], words: Words) -> str:

@@ -23,7 +23,7 @@ SHOTS = ROOT / "screenshots"
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 
 
 def free_port() -> int:

@@ -76,7 +76,7 @@ def test_the_step_stacks_what_is_alive(words: Words) -> None:
 def test_the_peak_is_marked_where_most_is_alive() -> None:
     figure = charts.step_chart(STEP, training_bill(), Words())
     mark = next(trace for trace in figure.data if trace.name == "peak")
-    assert (mark.x[0], mark.y[0]) == (4.5, 62.5)
+    assert (mark.x[0], mark.y[0]) == (4.5, 62.5)  # six points of equal width, the fifth is the peak
     assert figure.layout.annotations[0].text == "peak 62.50 GiB"
     assert list(figure.layout.xaxis.ticktext) == ["load", "forward", "loss", "backward", "optimizer step"]
 
@@ -127,3 +127,13 @@ def test_no_text_of_the_pages_is_missing() -> None:
     assert len(ids) > 40
     for language in ("en", "zh"):
         assert not ids - set(catalogue(language))
+
+
+def test_short_phases_can_be_seen_beside_long_ones() -> None:
+    points = [STEP[0], *([STEP[1]] * 80), STEP[3], *([STEP[4]] * 80), STEP[5]]
+    edges = charts.step_edges(points)
+    assert len(edges) == len(points) + 1
+    assert edges == sorted(edges)
+    loss = points.index(STEP[3])
+    assert (edges[loss + 1] - edges[loss]) / edges[-1] > 0.08
+    assert edges[2] - edges[1] == edges[80] - edges[79] == 1.0

@@ -231,3 +231,15 @@ def test_an_own_card_has_its_own_size() -> None:
     checked(at.number_input(key="hardware.capacity.GiB").set_value(48.0).run())
     assert query_of(at) == {"v": "1", "g": "custom", "gc": str(48 * 1024**3)}
     assert "48.00 GiB" in figures(at).values()
+
+
+def test_every_engine_gives_a_bill_and_shows_its_own_controls() -> None:
+    from ui.inputs.serving import ENGINES, WITH_FRACTION
+
+    at = opened("serving")
+    for engine in ENGINES:
+        checked(at.selectbox(key="serving.engine").set_value(engine).run())
+        assert not at.error, engine
+        assert len(at.metric) == 4
+        shown = {e.key for e in at.number_input}
+        assert ("serving.memory_fraction" in shown) is (engine in WITH_FRACTION)

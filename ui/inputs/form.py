@@ -60,6 +60,17 @@ class Form:
             **self._bound(name, getattr(self.plan, name)),
         )  # fmt: skip
 
+    def words_of(self, name: str, *, placeholder: str) -> None:
+        """A short text, empty for none."""
+
+        def write(written: str) -> None:
+            self.write(name, written.strip()[:40] or None)
+
+        st.text_input(
+            self._label(name), max_chars=40, placeholder=placeholder, autocomplete="off", help=self._help(name),
+            **state.bound(self._key(name), getattr(self.plan, name) or "", write),
+        )  # fmt: skip
+
     def toggle(self, name: str) -> None:
         st.toggle(self._label(name), help=self._help(name), **self._bound(name, bool(getattr(self.plan, name))))
 

@@ -10,8 +10,23 @@ from ui import state
 from ui.i18n import Words
 from ui.inputs.form import Form
 
-ENGINES = ("vllm",)
-KV_FORMATS = ("auto", "bf16", "fp8")
+ENGINES = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi", "llama_cpp", "ollama", "transformers")
+WITH_FRACTION = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi")
+"""Engines that take a share of the card's memory at the start."""
+WITH_GRAPHS = ("vllm", "sglang", "tensorrt_llm", "tgi")
+WITH_LAYERS_ON_GPU = ("llama_cpp", "ollama")
+KV_FORMATS = {
+    "vllm": ("auto", "bf16", "fp8", "int8"),
+    "sglang": ("auto", "bf16", "fp8"),
+    "tensorrt_llm": ("auto", "bf16", "fp8", "int8"),
+    "lmdeploy": ("auto", "bf16", "fp8", "int8"),
+    "tgi": ("auto", "bf16", "fp8"),
+    "llama_cpp": ("auto", "fp16", "q8_0", "q5_1", "q4_0"),
+    "ollama": ("auto", "fp16", "q8_0", "q4_0"),
+    "transformers": ("auto", "bf16"),
+}
+WEIGHTS = (None, "bf16", "fp8", "int8", "awq", "gptq", "nvfp4", "mxfp4")
+GGUF_WEIGHTS = (None, "ggml:BF16", "ggml:Q8_0", "ggml:Q6_K", "ggml:Q5_K", "ggml:Q4_K", "ggml:Q3_K")
 DEGREES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -22,7 +37,8 @@ def _write(name: str, value: Any) -> None:
 def plan_inputs(words: Words) -> None:
     """All inputs of a plan but the model and the hardware."""
     settings = state.current()
-    form = Form(settings.serving_plan(), _write, words, "serving")
+    plan = settings.serving_plan()
+    form = Form(plan, _write, words, "serving")
     st.subheader(words("ui.group.traffic"))
     left, right = st.columns(2)
     with left:
@@ -35,8 +51,14 @@ def plan_inputs(words: Words) -> None:
     with left:
         form.select("engine", ENGINES)
     with right:
+        form.words_of("engine_version", placeholder=words("ui.auto_newest"))
+    weights = GGUF_WEIGHTS if plan.engine in WITH_LAYERS_ON_GPU else WEIGHTS
+    form.select("weights", weights, none="ui.as_stored")
+    form.select("kv_cache_dtype", KV_FORMATS.get(plan.engine, ("auto",)))
+    if plan.engine in WITH_FRACTION:
         form.fraction("memory_fraction")
-    form.select("kv_cache_dtype", KV_FORMATS)
+    if plan.engine in WITH_LAYERS_ON_GPU:
+        form.number("n_gpu_layers", optional=True, placeholder=words("ui.auto_all"))
     if settings.n_gpus > 1:
         st.subheader(words("ui.group.parallelism"))
         left, right = st.columns(2)
@@ -50,4 +72,5 @@ def plan_inputs(words: Words) -> None:
         form.number("max_num_seqs", optional=True)
         form.number("max_num_batched_tokens", step=512, optional=True)
         form.fraction("practical_share", optional=False)
-        form.toggle("cuda_graphs")
+        if plan.engine in WITH_GRAPHS:
+            form.toggle("cuda_graphs")
