@@ -10,6 +10,7 @@ from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.text import Text, Value
 from calculator.training import overheads
+from calculator.training.assumptions import assumed
 from calculator.training.build import Compiled, build_program, compiled, head_form, numerics
 from calculator.training.holdings import Weights, bytes_of, statistics_of
 from calculator.training.numerics import Numerics
@@ -250,10 +251,22 @@ def rank_step(
         "vocab_count": shape.vocab,
     }
     counts = {"parameters": by.weights, "gradients": by.gradients, "optimizer_states": by.states}
+    host = host_memory(made, memory, plan, by)
     return Step(
         program=program, rank=part.name, values=values, end=at_end(start, made, memory, shape, plan, recipe, by),
-        host_bytes=memory.host_states, divided={key: count for key, count in counts.items() if count > 1},
+        host_bytes=host, assumptions=assumed(shape, plan, recipe, n, host), divided={key: count for key, count in counts.items() if count > 1},
     )
+
+
+def host_memory(made: Statics, memory: StepMemory, plan: TrainingPlan, by: Division) -> int:
+    """Bytes in host memory for what a rank offloads: optimizer states with an fp32 gradient and a 16-bit staging copy,
+    parameters."""
+    host = memory.host_states
+    if "optimizer" in plan.offload:
+        host += 6 * made.trained_elements // by.states
+    if "parameters" in plan.offload:
+        host += (made.parameters - made.whole) // by.weights
+    return host
 
 
 def at_end(

@@ -1,0 +1,36 @@
+"""What a bill took for granted: the defaults that a plan left to its framework, each as a sentence."""
+
+from __future__ import annotations
+
+from calculator.model.shape import ModelShape
+from calculator.text import Text, text
+from calculator.training.numerics import Numerics
+from calculator.training.plan import TrainingPlan
+from calculator.training.recipe import Recipe, adapted
+from calculator.training.stack import HUGGING_FACE, accumulates, stack_of
+
+ERAS = {"padded": "4.49+", "shifted_held": "4.46 - 4.48", "shifted_freed": "4.45"}
+"""Releases of transformers by their form of the loss."""
+
+
+def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, host_bytes: int) -> tuple[Text, ...]:
+    """The assumptions behind one rank's step."""
+    stack = stack_of(plan, shape.model_type)
+    found = [text("training.assumption.recipe", weight=recipe.held, gradient=recipe.gradient, state=recipe.state)]
+    if recipe.autocast and not plan.precision.startswith("amp"):
+        found.append(text("training.assumption.autocast", compute=recipe.autocast))
+    if plan.transformers_version is None and plan.framework in HUGGING_FACE and plan.loss in ("standard", "fused_ce"):
+        found.append(text("training.assumption.era", release=ERAS[stack.era]))
+    if plan.checkpointing_reentrant is None and plan.checkpointing != "none" and stack.reentrant:
+        found.append(text("training.assumption.reentrant"))
+    if adapted(plan) and plan.lora_dropout is None and n.adapter_dropout:
+        found.append(text("training.assumption.adapter_dropout"))
+    if n.fused_norm:
+        found.append(text("training.assumption.kernels"))
+    if accumulates(plan) and plan.grad_accum == 1:
+        found.append(text("training.assumption.accumulation"))
+    if shape.towers:
+        found.append(text("training.assumption.towers"))
+    if host_bytes:
+        found.append(text("training.assumption.host", host_bytes=host_bytes))
+    return tuple(found)
