@@ -1,4 +1,4 @@
-"""BLOOM, Falcon, MPT, OPT and XGLM: GPT-2's block with ALiBi, shared heads, or other positions.
+"""BLOOM, Falcon, MPT, OPT, XGLM and GPT-Neo: GPT-2's block with ALiBi, shared heads, or other positions.
 
 Facts are those of the modelling code in the public transformers repository, release 5.24
 (src/transformers/models/<model_type>/modeling_<model_type>.py).
@@ -6,11 +6,22 @@ Facts are those of the modelling code in the public transformers repository, rel
 
 from __future__ import annotations
 
-from calculator.model.build import AttentionNames, MlpNames, Tensors, linear, norm, table
+from calculator.model.build import (
+    AttentionNames,
+    MlpNames,
+    Tensors,
+    attention,
+    block,
+    dense_mlp,
+    linear,
+    norm,
+    stack,
+    table,
+)
 from calculator.model.config import Config
 from calculator.model.decoder import assemble, sizes, tied
 from calculator.model.families.gpt import multi_head, plain, probability, uniform
-from calculator.model.shape import ModelShape, NormKind
+from calculator.model.shape import Block, ModelShape, NormKind
 
 
 def bloom(cfg: Config) -> ModelShape:
@@ -227,3 +238,65 @@ def xglm(cfg: Config) -> ModelShape:
         dropout=probability(cfg, "dropout", default=0.1),
     )
     return assemble(cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="model.layer_norm")
+
+
+def gpt_neo(cfg: Config) -> ModelShape:
+    """GPT-2 with q, k and v apart and without bias, every second layer looking at a window.
+
+    ``attention_types`` is a list of (words, times): the words repeated that many times name the layers.
+    """
+    size = sizes(
+        cfg,
+        layers=("num_layers", "num_hidden_layers"),
+        heads=("num_heads", "num_attention_heads"),
+        kv=(),
+        head_dim=(),
+    )
+    window = cfg.integer("window_size")
+    listed = cfg.get("attention_types")
+    words: list[str] = []
+    for group in listed if isinstance(listed, list) else [None]:
+        pair = group if isinstance(group, list) and len(group) == 2 else [None, None]
+        names, times = pair
+        if not isinstance(names, list) or type(times) is not int or not 0 < times <= size.layers:
+            raise cfg.missing("attention_types") if listed is None else cfg.bad("attention_types", "items")
+        if len(words) + len(names) * times > size.layers or set(map(str, names)) - {"global", "local"}:
+            raise cfg.bad("attention_types", "items")
+        words += names * times
+    if len(words) != size.layers:
+        raise cfg.bad("attention_types", "length")
+    cfg.ignore("attention_layers")
+    mlp = plain(
+        cfg, cfg.optional_int("intermediate_size") or 4 * size.hidden, "activation_function", default="gelu_new"
+    )
+    dropout = probability(cfg, "attention_dropout")
+    at = "attn.attention."
+    names_of = AttentionNames(f"{at}q_proj", f"{at}k_proj", f"{at}v_proj", f"{at}out_proj")
+
+    def make(word: str) -> Block:
+        mixer = multi_head(cfg, size, fused=False, bias=False, dropout=dropout)
+        mixer = mixer.model_copy(update={"window": window if word == "local" else None})
+        tensors = (
+            *attention(mixer, size.hidden, names_of, out_bias=True),
+            *dense_mlp(mlp, size.hidden, MlpNames(up="mlp.c_fc", down="mlp.c_proj")),
+        )
+        return block(
+            mixer, mlp, tensors, ("ln_1", "ln_2"), size.hidden, "layer", dropout=probability(cfg, "resid_dropout")
+        )
+
+    blocks, order = stack([(word,) for word in words], make)
+    positions = cfg.integer("max_position_embeddings")
+    return assemble(
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        final_norm="transformer.ln_f",
+        embed="transformer.wte",
+        prefix="transformer.",
+        layer_prefix="transformer.h.{i}.",
+        extra_embedding=(table("transformer.wpe.weight", positions, size.hidden, split="none"),),
+        embedding_dropout=probability(cfg, "embed_dropout"),
+    )

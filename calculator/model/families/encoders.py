@@ -1,4 +1,4 @@
-"""Encoders: BERT, RoBERTa, DistilBERT, ALBERT, DeBERTa, ModernBERT, with the head that their architecture names.
+"""Encoders: BERT, RoBERTa, DistilBERT, ALBERT, ModernBERT, with the head that their architecture names.
 
 Facts are those of the modelling code in the public transformers repository, release 5.24
 (src/transformers/models/<model_type>/modeling_<model_type>.py).
@@ -17,7 +17,6 @@ from calculator.model.build import (
     norm,
     stack,
     table,
-    vector,
 )
 from calculator.model.config import Config
 from calculator.model.decoder import Sizes, activation, assemble, sizes, tied
@@ -73,11 +72,11 @@ def bidirectional(
     )
 
 
-def _finish(shape: ModelShape, head: Tensors, *, tie: bool) -> ModelShape:
+def finish(shape: ModelShape, head: Tensors, *, tie: bool) -> ModelShape:
     return shape.model_copy(update={"kind": "encoder", "head": head, "tied": tie, "loss_upcast": False})
 
 
-def _dropouts(cfg: Config) -> tuple[float, float]:
+def dropouts(cfg: Config) -> tuple[float, float]:
     return (
         cfg.number("attention_probs_dropout_prob", default=0.1, high=1.0),
         cfg.number("hidden_dropout_prob", default=0.1, high=1.0),
@@ -101,7 +100,7 @@ def _bert(cfg: Config, prefix: str, *, roberta: bool) -> ModelShape:
     size = sizes(cfg, kv=(), head_dim=())
     hidden = size.hidden
     name = architecture(cfg)
-    attn_drop, drop = _dropouts(cfg)
+    attn_drop, drop = dropouts(cfg)
     mixer = bidirectional(cfg, size, dropout=attn_drop)
     mlp = DenseMlp(
         width=cfg.integer("intermediate_size"), gated=False, bias=True, activation=activation(cfg, default="gelu")
@@ -164,7 +163,7 @@ def _bert(cfg: Config, prefix: str, *, roberta: bool) -> ModelShape:
         extra_final=final,
         embedding_dropout=drop,
     )
-    return _finish(shape, head, tie=tie_here)
+    return finish(shape, head, tie=tie_here)
 
 
 def distilbert(cfg: Config) -> ModelShape:
@@ -226,7 +225,7 @@ def distilbert(cfg: Config) -> ModelShape:
         layer_prefix="distilbert.transformer.layer.{i}.",
         embedding_dropout=drop,
     )
-    return _finish(shape, head, tie=tie)
+    return finish(shape, head, tie=tie)
 
 
 def albert(cfg: Config) -> ModelShape:
@@ -236,7 +235,7 @@ def albert(cfg: Config) -> ModelShape:
     for key in ("num_hidden_groups", "inner_group_num"):
         if cfg.integer(key, default=1, silent=True) != 1:
             raise cfg.bad(key, "choice")
-    attn_drop, drop = _dropouts(cfg)
+    attn_drop, drop = dropouts(cfg)
     mixer = bidirectional(cfg, size, dropout=attn_drop)
     mlp = DenseMlp(
         width=cfg.integer("intermediate_size"), gated=False, bias=True, activation=activation(cfg, default="gelu_new")
@@ -288,77 +287,7 @@ def albert(cfg: Config) -> ModelShape:
         layer_prefix="albert.encoder.albert_layer_groups.0.albert_layers.0.",
         embedding_dropout=drop,
     )
-    return _finish(shape, head, tie=tie).model_copy(update={"shared_layers": True})
-
-
-def deberta(cfg: Config) -> ModelShape:
-    """Disentangled attention: a fused matrix without key bias, and projections of relative positions."""
-    size = sizes(cfg, kv=(), head_dim=())
-    hidden = size.hidden
-    attn_drop, drop = _dropouts(cfg)
-    mixer = bidirectional(cfg, size, bias=False, fused=True, dropout=attn_drop)
-    mlp = DenseMlp(
-        width=cfg.integer("intermediate_size"), gated=False, bias=True, activation=activation(cfg, default="gelu")
-    )
-    kinds = cfg.get("pos_att_type")
-    if isinstance(kinds, str):
-        kinds = kinds.split("|")
-    if kinds is None:
-        cfg.assume_default("pos_att_type", "")
-        kinds = []
-    if not isinstance(kinds, list) or set(map(str, kinds)) - {"c2p", "p2c"}:
-        raise cfg.bad("pos_att_type", "choice")
-    relative = cfg.flag("relative_attention")
-    at = "attention.self."
-    tensors: Tensors = attention(
-        mixer, hidden, AttentionNames(qkv=f"{at}in_proj", o="attention.output.dense"), out_bias=True
-    )
-    tensors += tuple(vector(f"{at}{n}_bias", hidden, "attention", kind="bias", split="column") for n in ("q", "v"))
-    if relative and "c2p" in kinds:
-        tensors += linear(f"{at}pos_proj", hidden, hidden, "attention", split="column")
-    if relative and "p2c" in kinds:
-        tensors += linear(f"{at}pos_q_proj", hidden, hidden, "attention", bias=True, split="column")
-    one = block(mixer, mlp, (*tensors, *dense_mlp(mlp, hidden, BERT_MLP)), BERT_NORMS, hidden, "layer", dropout=drop)
-    positions = cfg.integer("max_position_embeddings")
-    stated = cfg.integer("max_relative_positions", default=-1, low=-1, silent=True)
-    extra: Tensors = ()
-    if cfg.flag("position_biased_input", default=True):
-        extra += (table("deberta.embeddings.position_embeddings.weight", positions, hidden, split="none"),)
-    types = cfg.integer("type_vocab_size", default=0, low=0)
-    if types:
-        extra += (table("deberta.embeddings.token_type_embeddings.weight", types, hidden, split="none"),)
-    extra += norm("deberta.embeddings.LayerNorm", hidden, "layer")
-    if relative:
-        rows = 2 * (stated if stated > 0 else positions)
-        extra += (table("deberta.encoder.rel_embeddings.weight", rows, hidden, split="none"),)
-    bare = architecture(cfg).endswith("Model")
-    lead = "cls.predictions."
-    final = (
-        ()
-        if bare
-        else (
-            *linear(f"{lead}transform.dense", hidden, hidden, "head", bias=True),
-            *norm(f"{lead}transform.LayerNorm", hidden, "layer"),
-        )
-    )
-    head = () if bare else linear(f"{lead}decoder", size.vocab, hidden, "head", bias=True, split="vocab")
-    tie = tied(cfg, True) and not bare
-    shape = assemble(
-        cfg,
-        size,
-        (one,),
-        (0,) * size.layers,
-        tie=tie,
-        norm_kind="layer",
-        final_norm="",
-        prefix="deberta.",
-        embed="deberta.embeddings.word_embeddings",
-        extra_embedding=extra,
-        extra_final=final,
-        layer_prefix="deberta.encoder.layer.{i}.",
-        embedding_dropout=drop,
-    )
-    return _finish(shape, head, tie=tie)
+    return finish(shape, head, tie=tie).model_copy(update={"shared_layers": True})
 
 
 def modernbert(cfg: Config) -> ModelShape:
@@ -425,4 +354,4 @@ def modernbert(cfg: Config) -> ModelShape:
         extra_final=final,
         embedding_dropout=cfg.number("embedding_dropout", default=0.0, high=1.0),
     )
-    return _finish(shape, head, tie=tie).model_copy(update={"final_norm": kind})
+    return finish(shape, head, tie=tie).model_copy(update={"final_norm": kind})

@@ -399,3 +399,39 @@ def minimax_m2(cfg: Config) -> ModelShape:
         cfg.notes.assume("assumption.mtp_not_stored", key=cfg.path + "num_mtp_modules", value=modules)
     cfg.ignore("mtp_transformer_layers", "use_mtp", "mlp_intermediate_size")
     return read_mixture(cfg, MINIMAX_M2)
+
+
+HUNYUAN = Mixture(
+    qkv_bias="attention_bias",
+    out_bias="attention_bias",
+    qk_norm="head",
+    qk_norm_key="use_qk_norm",
+    attention_names=AttentionNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm"),
+    names=MoeNames(router="mlp.gate.wg", shared="mlp.shared_mlp"),
+    experts=("num_experts",),
+    top_k=("moe_topk",),
+    width=("intermediate_size",),
+    shared_width=("intermediate_size",),
+)
+
+
+def hunyuan_moe(cfg: Config) -> ModelShape:
+    """Hunyuan-A13B: experts and one shared MLP of one width; numbers may be lists that say the same for each layer."""
+    layers = cfg.integer("num_hidden_layers", high=4096)
+    values = dict(cfg.raw)
+    for key in ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"):
+        if isinstance(values.get(key), list):
+            listed = cfg.ints(key, length=layers, low=1) or ()
+            if len(set(listed)) != 1:
+                raise cfg.bad(key, "items")
+            values[key] = listed[0]
+    flat = Config(values, cfg.path, cfg.notes, cfg.fallback)
+    width = flat.integer("intermediate_size")
+    if flat.integer("num_shared_expert", default=1, low=0) != 1:
+        raise cfg.bad("num_shared_expert", "choice")
+    if flat.integer("moe_intermediate_size", default=width) != width:
+        raise cfg.bad("moe_intermediate_size", "choice")
+    if flat.flag("use_cla", silent=True):
+        raise cfg.bad("use_cla", "choice")
+    flat.ignore("cla_share_factor", "attention_head_dim", "use_mixed_mlp_moe", "moe_layer_num_skipped")
+    return read_mixture(flat, HUNYUAN)

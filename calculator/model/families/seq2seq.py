@@ -29,7 +29,7 @@ from calculator.model.towers.layers import Parts
 
 def _feed_forward(cfg: Config) -> tuple[Activation, bool]:
     """ "gated-gelu" -> a gated MLP with the tanh form of GELU; "relu" -> a plain one. mT5's class gates by default."""
-    default = "gated-gelu" if cfg.string("model_type", default="") == "mt5" else "relu"
+    default = "gated-gelu" if cfg.string("model_type", default="") in ("mt5", "umt5") else "relu"
     if not cfg.has("feed_forward_proj"):
         cfg.assume_default("feed_forward_proj", default)
     words = cfg.string("feed_forward_proj", default=default).split("-")
@@ -53,6 +53,11 @@ def t5(cfg: Config) -> ModelShape:
     return _t5(cfg)
 
 
+def umt5(cfg: Config) -> ModelShape:
+    """T5 with relative positions in every layer."""
+    return _t5(cfg, positions_everywhere=True)
+
+
 def long_t5(cfg: Config) -> ModelShape:
     kind = cfg.string("encoder_attention_type", default="local")
     if kind not in ("local", "transient-global"):
@@ -64,7 +69,9 @@ def switch(cfg: Config) -> ModelShape:
     return _t5(cfg, sparse=True)
 
 
-def _t5(cfg: Config, *, encoder_attention: str = "SelfAttention", sparse: bool = False) -> ModelShape:
+def _t5(
+    cfg: Config, *, encoder_attention: str = "SelfAttention", sparse: bool = False, positions_everywhere: bool = False
+) -> ModelShape:
     """RMS norms, no biases, a table of relative positions in each stack's first layer, one shared token table."""
     hidden = cfg.integer("d_model", high=2**20)
     layers = cfg.integer("num_layers", high=MAX_LAYERS)
@@ -132,8 +139,8 @@ def _t5(cfg: Config, *, encoder_attention: str = "SelfAttention", sparse: bool =
 
     encoder_sparse = _sparse_layers(cfg, "encoder", layers) if sparse else (False,) * layers
     decoder_sparse = _sparse_layers(cfg, "decoder", decoder_layers) if sparse else (False,) * decoder_layers
-    kinds = [(False, i == 0, encoder_sparse[i]) for i in range(layers)]
-    kinds += [(True, i == 0, decoder_sparse[i]) for i in range(decoder_layers)]
+    kinds = [(False, i == 0 or positions_everywhere, encoder_sparse[i]) for i in range(layers)]
+    kinds += [(True, i == 0 or positions_everywhere, decoder_sparse[i]) for i in range(decoder_layers)]
     blocks, order = stack(kinds, make)
     shape = assemble(
         cfg,
