@@ -6,6 +6,7 @@ from calculator.errors import CalculatorError
 from ui import accuracy, state
 from ui.charts import PLOT_CONFIG
 from validation.outcome import UnpredictableError
+from validation.training import REPLAYED
 
 words = state.enter()
 say = words
@@ -29,7 +30,7 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
     )
 
 with st.spinner(say("validation.page.computing"), show_time=True):
-    outcomes = accuracy.outcomes(kind, replay=key in accuracy.REPLAYED)
+    outcomes = accuracy.outcomes(kind, replay=key in REPLAYED)
 values = accuracy.complete_values(outcomes, key)
 found = accuracy.figures_of(values)
 

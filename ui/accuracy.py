@@ -36,9 +36,6 @@ QUANTITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """What can be looked at, by kind of case. A few more are scored; the tables have them all."""
 
-REPLAYED = frozenset({"peak_reserved_bytes", "process_bytes", "peak_active_bytes", "unspecified_bytes"})
-"""Training quantities that need the allocator's replay, which takes a fraction of a second a case."""
-
 BAND = 0.10
 GROUP_TAGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -22,6 +22,8 @@ from validation.outcome import Judged, Missed, Outcome, Scored, UnpredictableErr
 from validation.plans import training_plan
 from validation.rows import Row
 
+REPLAYED = frozenset({"peak_reserved_bytes", "process_bytes", "peak_active_bytes", "unspecified_bytes"})
+"""Readings whose prediction goes through the allocator's replay."""
 _GROUP = (
     "source_group", "model", "framework", "method", "base_quant", "sharding", "n_gpus", "checkpointing", "loss",
     "attention", "adapter",
@@ -40,7 +42,8 @@ def predict(row: Row, *, replay: bool = True) -> Outcome:
     try:
         shape = shape_of(case.get("model"))
         plan = training_plan(case)
-        result = predicted_bill(shape, plan, replay=replay)
+        # The verdict does not depend on the replay, so rows scored on nothing else go without it.
+        result = predicted_bill(shape, plan, replay=replay and not REPLAYED.isdisjoint(keys))
     except UnpredictableError as error:
         return _missed(base, keys, error)
     except CalculatorError as error:
