@@ -146,3 +146,18 @@ def test_decode_context_parallelism_divides_a_request() -> None:
     assert spread == 8 * alone
     # https://github.com/vllm-project/recipes prints 715,072 and 5,721,088 for 46.8 GiB.
     assert spread == pytest.approx(5_721_088, rel=0.002)
+
+
+def test_the_admission_check_of_a_later_release() -> None:
+    # MiniMax-M2.7 on two cards, vLLM 0.29.1: 23.25 GiB for one request of 196,608 tokens; with 22.5 GiB the longest is
+    # 190,272 (https://github.com/eugr/spark-vllm-docker/issues/396).
+    from calculator.serving import bill
+
+    plan = ServingPlan(
+        engine_version="0.29.1", tp=2, n_gpus=2, max_model_len=196_608, kv_cache_memory_bytes=int(22.5 * GIB)
+    )
+    serving = bill(shape_of("MiniMaxAI/MiniMax-M2"), plan, find("gb10-128gb")).serving
+    assert serving is not None
+    assert serving.kv_needed_bytes / GIB == pytest.approx(23.25, abs=0.005)
+    assert not serving.starts
+    assert serving.longest_context_tokens == pytest.approx(190_272, rel=0.0005)
