@@ -79,7 +79,7 @@ class Attention(Frozen):
     ``window``: keys older than this many tokens are not seen (sliding); ``chunk``: attention stays inside chunks of
     that size. ``block_sparse``: blocks of keys are skipped but every key is cached. ``shares_kv``: this layer reads
     another layer's cache and holds none. ``k_eq_v``: one projection gives both, two are cached. ``causal`` is False in
-    encoders.
+    encoders; cross attention (``cross``) belongs to a decoder and keeps the keys and values of the whole source.
     """
 
     kind: Literal["attention"] = "attention"
@@ -280,6 +280,9 @@ class ParameterCount(Frozen):
 
 class CacheShape(Frozen):
     """Cache of the model at 16 bit, as the model defines it (engines lay it out in their own way).
+
+    Of an encoder these are the keys and values of one pass, which nothing keeps; of an encoder-decoder, the decoder's
+    own, without those of cross attention.
 
     ``sparse_bytes_per_token``: what layers with block-sparse attention cache, which are not full layers.
     """

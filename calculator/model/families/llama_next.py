@@ -96,7 +96,7 @@ def mllama(cfg: Config) -> ModelShape:
         if not is_cross:
             mixer = Attention.model_validate(heads)
             return block(mixer, mlp, (*attention(mixer, size.hidden), *dense_mlp(mlp, size.hidden)), PRE, size.hidden)
-        cross = Attention.model_validate({**heads, "cross": True, "causal": False, "rotary": "none", "qk_norm": "head"})
+        cross = Attention.model_validate({**heads, "cross": True, "rotary": "none", "qk_norm": "head"})
         gates = tuple(vector(f"cross_attn_{part}_gate", 1, "attention", kind="other") for part in ("attn", "mlp"))
         tensors = (*attention(cross, size.hidden, cross_names), *dense_mlp(mlp, size.hidden), *gates)
         return block(NoMixer(), mlp, tensors, PRE, size.hidden, cross_attention=cross)

@@ -109,7 +109,7 @@ def _t5(
         mixer = attend(False, is_decoder)
         name = "SelfAttention" if is_decoder else encoder_attention
         tensors = tensors_of(mixer, f"layer.0.{name}", first)
-        cross = attend(True, False) if is_decoder else None
+        cross = attend(True, True) if is_decoder else None
         if cross is not None:
             tensors += tensors_of(cross, "layer.1.EncDecAttention", False)
         if name == "TransientGlobalSelfAttention":
@@ -216,7 +216,7 @@ def whisper(cfg: Config) -> ModelShape:
             kv_heads=heads,
             head_dim=head,
             v_head_dim=head,
-            causal=side == "decoder" and not cross,
+            causal=side == "decoder",
             cross=cross,
             bias=True,
             rotary="none",
