@@ -289,7 +289,8 @@ def row_counts(shape: ModelShape, plan: TrainingPlan) -> tuple[int, ...]:
     routed = max(1, b * s * moe.top_k // moe.experts) if moe is not None else 0
     chunk = loss_chunk(shape, plan)
     rows = [
-        1, s, b * s, b * s * plan.seq_len, s * s, b, b * (s + 1), b * max(0, s - 1), share(b * s, plan.tp), chunk, routed]
+        1, s, b * s, b * s * plan.seq_len, s * s, b, b * (s + 1), b * max(0, s - 1), share(b * s, plan.tp), chunk, routed,
+        min(b * s, shape.hidden)]
     assert len(rows) == ROW_KINDS and rows[PADDED] == b * (s + 1)
     return tuple(rows)
 
@@ -332,6 +333,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         repeat_kv=stack.repeat_kv, fused_norm=stack.kernels != "written_out", fused_rope=stack.kernels != "written_out",
         fused_mlp=stack.kernels in ("liger", "unsloth"),
         cudnn=gpu.vendor == "NVIDIA" and float(gpu.compute_capability or 0) >= 9, single=plan.micro_batch == 1, scratch=scratch,
+        tiled_mlp=plan.tiled_mlp, train_embeddings=bool(plan.adapter and plan.adapter.train_embeddings),
         degrees=degrees(plan), sequence_parallel=plan.sequence_parallel and plan.tp > 1, exchanged=plan.cp > 1,
     )
 
@@ -450,6 +452,12 @@ class MicroStep:
     def offloaded_bytes(self) -> int:
         return sum(sum(self.kept(i).values()) for i in range(self.count - 1)) if self.offloads else 0
 
+    def _stepped(self, unit: int) -> Stretch | None:
+        """An optimizer that runs inside backward frees a unit's gradients as soon as they have been used."""
+        if not self.plan.optimizer_in_backward or not self.gradients[unit]:
+            return None
+        return edit(("gradients", -self.gradients[unit]))
+
     def _received(self) -> Stretch:
         """What a later pipeline stage is sent, and the tables that it makes for itself."""
         first, entry = self.layers[0], self.embedding
@@ -499,6 +507,7 @@ class MicroStep:
             stages += self._edit("backward", "gather", count + 1, e.before_backward(count + 1))
             stages.append(Stage("backward", "head", count + 1, self.last.backward))
             stages += self._edit("backward", "reduce", count + 1, done(count + 1))
+            stages += self._edit("backward", "step", count + 1, self._stepped(count + 1))
         else:
             top = self.layers[-1]
             received = top.sizes[top.template.gradient_in] if top.template.gradient_in >= 0 else 0
@@ -515,6 +524,7 @@ class MicroStep:
                 stages.append(Stage("backward", "retain", i + 1, edit(("checkpoints", more))))
                 retained += more
             stages += self._edit("backward", "reduce", i + 1, done(i + 1))
+            stages += self._edit("backward", "step", i + 1, self._stepped(i + 1))
         _, late = self._tables()
         if late:
             stages.append(Stage("backward", "tables", 1, self._gone(late)))
@@ -528,6 +538,7 @@ class MicroStep:
                 ("backward_temporary", -first.sizes[first.template.gradient_out]))))
         if self.part.embedding:
             stages += self._edit("backward", "reduce", 0, done(0))
+            stages += self._edit("backward", "step", 0, self._stepped(0))
         ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if accumulates(self.plan) else [])
         if retained:
             ended.append(("checkpoints", -retained))

@@ -17,7 +17,7 @@ def check(shape: ModelShape, plan: TrainingPlan) -> None:
         raise PlanError("training.qlora_base", field="base_quant")
     if plan.base_quant in ("mxfp4", "other"):
         raise PlanError("training.base_quant_unknown", field="base_quant", base_quant=plan.base_quant)
-    if plan.method in ("galore", "other") or plan.optimizer == "other":
+    if plan.method == "other" or plan.optimizer == "other":
         field = "optimizer" if plan.optimizer == "other" else "method"
         raise PlanError("training.method_unknown", field=field, value=getattr(plan, field))
     if plan.sharding in ("zero2", "zero3") and plan.pp > 1:
@@ -26,9 +26,10 @@ def check(shape: ModelShape, plan: TrainingPlan) -> None:
         raise PlanError("training.offload_parameters", field="offload", sharding=plan.sharding)
     if plan.optimizer_in_backward and plan.grad_accum > 1:
         raise PlanError("training.backward_step_accumulation", field="optimizer_in_backward")
-    if shape.max_context is not None and plan.seq_len > 8 * shape.max_context:
+    learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 and shape.kind == "decoder" else None
+    if learned is not None and plan.seq_len > learned:
         raise PlanError(
-            "training.sequence_too_long", field="seq_len", seq_tokens=plan.seq_len, limit_tokens=shape.max_context)
+            "training.sequence_too_long", field="seq_len", seq_tokens=plan.seq_len, limit_tokens=learned)
 
 
 def _divisibility(shape: ModelShape, plan: TrainingPlan) -> None:
@@ -46,5 +47,5 @@ def _divisibility(shape: ModelShape, plan: TrainingPlan) -> None:
         heads = min((b.mixer.heads for b in shape.blocks if b.mixer.kind in ("attention", "mla")), default=0)
         if heads and heads % plan.tp:
             raise PlanError("training.tensor_heads", field="tp", tp=plan.tp, heads_count=heads)
-    if plan.sequence_parallel and plan.tp == 1:
-        raise PlanError("training.sequence_parallel", field="sequence_parallel")
+    if plan.pp > 1 and shape.kind != "decoder":
+        raise PlanError("training.pipeline_kind", field="pp", kind=shape.kind)

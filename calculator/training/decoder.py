@@ -6,13 +6,14 @@ Source: transformers 5.24.0 ``modeling_llama.py``, ``modeling_gemma3.py``, ``mod
 from __future__ import annotations
 
 from calculator.errors import PlanError
-from calculator.model.shape import Attention, Block, DenseMlp, LatentAttention, MoeMlp
+from calculator.model.shape import Attention, Block, DenseMlp, LatentAttention, MoeMlp, StateMixer
 from calculator.training import ops
 from calculator.training.attention import attention
 from calculator.training.experts import mixture
 from calculator.training.feedforward import dense
 from calculator.training.latent import latent_attention
 from calculator.training.layers import Layer, Shared
+from calculator.training.state import state_mixer
 from calculator.training.tape import Tensor
 
 
@@ -30,6 +31,8 @@ def _mix(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
         return attention(layer, hidden, mixer, shared)
     if isinstance(mixer, LatentAttention):
         return latent_attention(layer, hidden, mixer, shared)
+    if isinstance(mixer, StateMixer):
+        return state_mixer(layer, hidden, mixer, block)
     raise PlanError("training.layer_unknown", field="model", kind=mixer.kind)
 
 
@@ -50,7 +53,7 @@ def _feed(layer: Layer, hidden: Tensor, block: Block) -> Tensor:
 
 
 def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
-    """A pre-norm layer. Four norms (Gemma) put one after each branch too; in a parallel layer both branches read the
+    """A pre-norm layer. Four norms (Gemma) put one after each branch too; two that come after (OLMo 2) only there; in a parallel layer both branches read the
     layer's input."""
     tape, n = layer.tape, layer.numerics
     p = block.dropout if n.dropout is None else n.dropout
@@ -58,9 +61,15 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
         return _parallel(layer, hidden, block, shared, p)
     sandwich = len(block.norms) == 4
     residual = hidden
-    hidden = layer.norm(hidden, block.norm, "norm0")
-    hidden = mix(layer, hidden, block, shared)
+    after = block.norms[:1] == ("post_attention",)
+    if not after:
+        hidden = layer.norm(hidden, block.norm, "norm0")
+    hidden = residual if block.mixer.kind == "none" else mix(layer, hidden, block, shared)
+    if block.mixer.kind == "none":
+        return ops.add(tape, residual, feed(layer, layer.norm(residual, block.norm, "norm0"), block))
     hidden = ops.dropout(tape, hidden, p)
+    if after:
+        hidden = layer.norm(hidden, block.norm, "norm0")
     if sandwich:
         hidden = layer.norm(hidden, block.norm, "norm1")
     if layer.dialect.branch_scaled:
@@ -70,10 +79,11 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
     if block.mlp.kind == "none":
         return hidden
     residual = hidden
-    hidden = layer.norm(hidden, block.norm, "norm2")
+    if not after:
+        hidden = layer.norm(hidden, block.norm, "norm2")
     hidden = feed(layer, hidden, block)
     hidden = ops.dropout(tape, hidden, p)
-    if sandwich:
+    if sandwich or after:
         hidden = layer.norm(hidden, block.norm, "norm3")
     if layer.dialect.branch_scaled:
         return ops.add(tape, residual, ops.scale(tape, hidden))

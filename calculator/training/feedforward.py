@@ -26,6 +26,8 @@ def dense(layer: Layer, x: Tensor, mlp: DenseMlp, prefix: str = "") -> Tensor:
     """A plain or gated MLP. ``prefix`` names a second one in the same layer."""
     tape, n, b = layer.tape, layer.numerics, mlp.bias
     names = {role: prefix + role for role in ("gate", "up", "down")}
+    if n.tiled_mlp and not n.rank and not n.quantised:
+        return _tiled(layer, x, mlp, names)
     if mlp.gated and mlp.fused_gate_up:
         up = layer.linear(x, "gate", 2 * mlp.width, bias=b, name=f"{prefix}gate_up")
         gate, up = ops.split(tape, up, (mlp.width, mlp.width))
@@ -43,3 +45,11 @@ def dense(layer: Layer, x: Tensor, mlp: DenseMlp, prefix: str = "") -> Tensor:
     x = layer.linear(x, "up", mlp.width, bias=b, name=names["up"])
     x = activation(layer, x, mlp.activation)
     return layer.linear(x, "down", layer.hidden, bias=b, name=names["down"])
+
+
+def _tiled(layer: Layer, x: Tensor, mlp: DenseMlp, names: dict[str, str]) -> Tensor:
+    """The MLP over tiles of tokens; its weights' gradients are those of the whole."""
+    n, h = layer.numerics, layer.hidden
+    roles = ("gate", "up", "down") if mlp.gated else ("up", "down")
+    params = [layer.param(names[role], h * mlp.width, n.weight) for role in roles]
+    return ops.tiled(layer.tape, x, params, (mlp.width,) * (4 if mlp.gated else 2), h)

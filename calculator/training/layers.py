@@ -42,7 +42,9 @@ class Layer:
         found = self.params.get(name)
         if found is None:
             n = self.numerics
-            found = Param(name, elements, dtype, n.trainable if trainable is None else trainable, n.grads_exist, dims)
+            if trainable is None:
+                trainable = n.trainable or (n.train_embeddings and name in ("embedding", "head"))
+            found = Param(name, elements, dtype, trainable, n.grads_exist, dims)
             self.params[name] = found
         return found
 
@@ -97,6 +99,11 @@ class Layer:
             x = ops.cast(tape, x, n.adapter)
         a = self.param(f"{name}.A", x.width * rank, n.adapter, trainable=True, dims=(rank, x.width))
         b = self.param(f"{name}.B", n.rank * width, n.adapter, trainable=True, dims=(width, n.rank))
+        if n.dora:
+            delta = ops.linear(tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, rank), b, width)
+            scale = self.param(f"{name}.magnitude", width, n.adapter, trainable=True)
+            result = ops.magnitude(tape, result, delta, scale, self.params[name], width)
+            return ops.cast(tape, result, source)
         result = ops.add(tape, result, ops.scale(tape, ops.linear(
             tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, rank), b, width)))
         return ops.cast(tape, result, source)

@@ -22,7 +22,8 @@ class Numerics(NamedTuple):
     batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
     Unsloth, fms-acceleration) in place of the written-out modules; ``fused_adapters`` for the
     fused product of a packed weight and its adapter, which keeps its input and the dropped input. ``cudnn``: SDPA takes cuDNN's kernel (compute capability 9 and up), which also serves heads whose keys and values
-    differ in size. ``degrees``: ranks that
+    differ in size. ``tiled_mlp``: MLPs run tile by tile.
+    ``train_embeddings``: embedding and head are trained beside adapters. ``degrees``: ranks that
     a layer is cut over; ``sequence_parallel``: norms and residual sums work on a share of the tokens; ``exchanged``: keys and
     values travel around a ring of context-parallel ranks.
     """
@@ -56,6 +57,8 @@ class Numerics(NamedTuple):
     scratch: bool = True
     cudnn: bool = False
     degrees: Degrees = Degrees()
+    tiled_mlp: bool = False
+    train_embeddings: bool = False
     sequence_parallel: bool = False
     exchanged: bool = False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calculator.training.tape import ONE, SCORES, SHARD, TOKENS, Node, Param, Tape, Tensor
+from calculator.training.tape import ONE, SCORES, SHARD, TILE, TOKENS, Node, Param, Tape, Tensor
 
 Grads = list[Tensor | None]
 LONG = (SCORES, TOKENS, SHARD)
@@ -717,3 +717,54 @@ def assemble(tape: Tape, parts: Sequence[Tensor], width: int) -> Tensor:
     one(0)
     one(1)
     return whole
+
+
+def scan(tape: Tape, streams: Sequence[Tensor], width: int) -> Tensor:
+    """A recurrence in one kernel: keeps what enters it; backward makes a gradient of each stream."""
+    shapes = [_shape(t) for t in streams]
+    node = tape.record("scan", list(streams), lambda _, g: [tape.new(*shape) for shape in shapes], list(streams))
+    return _finish(tape, tape.new(streams[0].rows, width, streams[0].dtype), node)
+
+
+def magnitude(tape: Tape, base: Tensor, delta: Tensor, scale_: Param, weight: Param, width: int) -> Tensor:
+    """DoRA: base and adapter output scaled by a trained vector over the norm of the summed weight, which takes an identity
+    through the adapter, the full delta and its sum with the (unpacked) weight; both outputs are kept."""
+    in_width = weight.tensor.width // width
+    dtype = delta.dtype
+    identity = tape.new(ONE, in_width * in_width, dtype)
+    full = tape.new(ONE, weight.tensor.width, dtype)
+    del identity
+    wide = tape.new(ONE, weight.tensor.width, dtype)
+    total = tape.new(ONE, weight.tensor.width, dtype)
+    del full, wide, total
+    shapes = _shape(base), _shape(delta)
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert node is not None and g[0] is not None
+        return [tape.new(*shapes[0]) if node.needs(0) else None, tape.new(*shapes[1]) if node.needs(1) else None,
+                tape.new(ONE, width, dtype)]
+
+    node = tape.record("dora", [base, delta, scale_.tensor], backward, [base, delta])
+    return _finish(tape, tape.new(base.rows, width, _binary_dtype(base, delta)), node)
+
+
+def tiled(tape: Tape, x: Tensor, params: Sequence[Param], widths: Sequence[int], out_width: int) -> Tensor:
+    """An MLP in tiles of as many tokens as the model is wide, run again tile by tile in backward: it keeps its input."""
+    rows, in_width, dtype = x.rows, x.width, x.dtype
+    inputs = [x, *(p.tensor for p in params)]
+
+    def once() -> None:
+        held = [tape.new(TILE, w, dtype) for w in widths]
+        held.clear()
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert node is not None
+        out: Grads = [tape.new(rows, in_width, dtype) if node.needs(0) else None]
+        once()
+        once()
+        out += [tape.new(ONE, p.tensor.width, dtype) if node.needs(i + 1) else None for i, p in enumerate(params)]
+        return out
+
+    node = tape.record("tiled_mlp", inputs, backward, [x])
+    once()
+    return _finish(tape, tape.new(rows, out_width, dtype), node)

@@ -40,7 +40,7 @@ def step_memory(tensors: Sequence[tuple[int, ...]], plan: TrainingPlan, recipe: 
     """States and temporaries for trained tensors of the given shapes (as tuples of element counts by dimension)."""
     sizes = [_product(t) for t in tensors]
     item = BYTES[recipe.state]
-    name = plan.optimizer
+    name = "galore_adamw" if plan.method == "galore" else plan.optimizer
     if name == "none" or not sizes:
         return StepMemory(0, 0)
     master = sum(rounded(4 * n) for n in sizes) if recipe.master else 0

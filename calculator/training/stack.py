@@ -102,10 +102,10 @@ def repeats_heads(plan: TrainingPlan, model_type: str) -> Literal["", "inside", 
 
 
 def kernels_of(plan: TrainingPlan) -> Kernels:
-    """Unsloth brings its own kernels and Megatron fuses norms, gates and rotary embedding; a fused loss under transformers comes with fused norms and rotary embedding."""
+    """Unsloth brings its own kernels and Megatron fuses norms, gates and rotary embedding, as a compiler does; a fused loss under transformers comes with fused norms and rotary embedding."""
     if plan.framework == "unsloth":
         return "unsloth"
-    if plan.framework == "megatron":
+    if plan.framework == "megatron" or plan.compile:
         return "liger"
     if plan.framework in HUGGING_FACE and plan.loss in ("fused_ce", "fused_linear_ce"):
         return "triton"

@@ -70,7 +70,7 @@ _statics: dict[tuple[int, tuple[object, ...]], tuple[Compiled, Statics]] = {}
 
 def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, part: Part) -> Statics:
     """Weights and optimizer memory of a rank that holds a whole part, cached by what they depend on."""
-    key = (id(book), (recipe, plan.method, plan.adapter, plan.base_quant, plan.optimizer, n.experts, n.code, n.degrees, part))
+    key = (id(book), (recipe, plan.method, plan.adapter, plan.sharding in FSDP, plan.base_quant, plan.optimizer, n.experts, n.code, n.degrees, part))
     found = _statics.get(key)
     if found is not None and found[0] is book:
         return found[1]

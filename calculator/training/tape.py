@@ -42,7 +42,9 @@ CHUNK: Final = 9
 """Tokens that a chunked loss works on at once."""
 ROUTED: Final = 10
 """Tokens that one expert gets under an even routing."""
-ROW_KINDS: Final = 11
+TILE: Final = 11
+"""Tokens of a tile of a tiled MLP."""
+ROW_KINDS: Final = 12
 
 ITEM_BYTES: Final = {"complex64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "int64": 8, "int32": 4, "bool": 1, "int8": 1}
 

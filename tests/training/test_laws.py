@@ -148,7 +148,7 @@ def test_the_worst_rank_is_named() -> None:
 @pytest.mark.parametrize(("changes", "field"), [
     ({"base_quant": "nf4"}, "base_quant"), ({"method": "qlora"}, "base_quant"), ({"n_gpus": 3, "tp": 2}, "n_gpus"),
     ({"pp": 8, "n_gpus": 8}, "pp"), ({"ep": 2, "n_gpus": 2}, "ep"), ({"tp": 3, "n_gpus": 3}, "tp"),
-    ({"sequence_parallel": True}, "sequence_parallel"), ({"offload": ["parameters"]}, "offload"),
+    ({"offload": ["parameters"]}, "offload"),
     ({"sharding": "zero3", "pp": 2, "n_gpus": 4}, "sharding"), ({"cp": 3, "n_gpus": 3}, "cp"),
     ({"optimizer_in_backward": True, "grad_accum": 2}, "optimizer_in_backward"),
 ])  # fmt: skip
