@@ -26,10 +26,6 @@ def check(shape: ModelShape, plan: TrainingPlan) -> None:
         raise PlanError("training.offload_parameters", field="offload", sharding=plan.sharding)
     if plan.optimizer_in_backward and plan.grad_accum > 1:
         raise PlanError("training.backward_step_accumulation", field="optimizer_in_backward")
-    learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 and shape.kind == "decoder" else None
-    if learned is not None and plan.seq_len > learned:
-        raise PlanError(
-            "training.sequence_too_long", field="seq_len", seq_tokens=plan.seq_len, limit_tokens=learned)
 
 
 def _divisibility(shape: ModelShape, plan: TrainingPlan) -> None:
