@@ -6,7 +6,7 @@ Sources: PyTorch 2.14 ``aten/src/ATen/native/transformers/cuda`` (flash and memo
 
 from __future__ import annotations
 
-from calculator.training.ops import Grads, _like, cast
+from calculator.training.ops import Grads, cast, like_of
 from calculator.training.tape import ONE, TOKENS, Tape, Tensor
 
 SEED_BYTES = 512
@@ -14,8 +14,18 @@ SEED_BYTES = 512
 
 
 def fused_attention(
-    tape: Tape, q: Tensor, k: Tensor, v: Tensor, heads: int, head_dim: int, v_head_dim: int, *, flash: bool,
-    dropout: float = 0.0, mask: Tensor | None = None, grouped: bool = False,
+    tape: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: int,
+    head_dim: int,
+    v_head_dim: int,
+    *,
+    flash: bool,
+    dropout: float = 0.0,
+    mask: Tensor | None = None,
+    grouped: bool = False,
 ) -> Tensor:
     """Scaled dot-product attention in one kernel. Kept: q, k, v, the output, the log-sum-exp (fp32, one a head and
     token) and two seeds. The memory-efficient kernel also takes a mask, which it keeps.
@@ -30,7 +40,7 @@ def fused_attention(
     def backward(saved: list[Tensor], g: Grads) -> Grads:
         assert g[0] is not None
         sq, sk, sv = saved[0], saved[1], saved[2]
-        out: Grads = [_like(tape, t) for t in (sq, sk, sv)]
+        out: Grads = [like_of(tape, t) for t in (sq, sk, sv)]
         scratch = []
         if flash and tape.kernel_scratch:
             with tape.label("kernel_workspace"):
@@ -51,15 +61,13 @@ def fused_attention(
     return tape.attach(out, node)
 
 
-
-
 def biased_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, heads: int, head_dim: int) -> Tensor:
     """The memory-efficient kernel with an additive bias, which is kept and may need a gradient of its own."""
     shape = (bias.rows, bias.width, bias.dtype)
 
     def backward(saved: list[Tensor], g: Grads) -> Grads:
         assert node is not None and g[0] is not None
-        out: Grads = [_like(tape, t) for t in saved[:3]]
+        out: Grads = [like_of(tape, t) for t in saved[:3]]
         out.append(tape.new(*shape) if node.needs(3) else None)
         return out
 
@@ -77,10 +85,10 @@ def log_softmax(tape: Tape, x: Tensor) -> Tensor:
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
         assert g[0] is not None
-        return [_like(tape, g[0])]
+        return [like_of(tape, g[0])]
 
     node = tape.record("log_softmax", [x], backward, [])
-    out = _like(tape, x)
+    out = like_of(tape, x)
     tape.save(node, [out])
     return tape.attach(out, node)
 
