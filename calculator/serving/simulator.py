@@ -35,7 +35,7 @@ class Traffic(Frozen):
 class Simulated(Frozen):
     """What the traffic did. Percentiles of ``running`` are over time, those of ``waiting_s`` over requests;
     ``preempted_share`` counts requests that were thrown out at least once, ``refused`` those that alone exceed the
-    pool."""
+    pool. ``events`` is the work it took: arrivals, growth steps and ends."""
 
     running_mean: float
     running_p50: int
@@ -48,6 +48,7 @@ class Simulated(Frozen):
     refused: int
     used_mean_bytes: float
     finished: int
+    events: int
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -101,6 +102,7 @@ class _Replica:
         self.refused = self.finished = 0
         self.time_at: dict[int, float] = {}
         self.byte_seconds = 0.0
+        self.handled = 0
 
     def size(self, tokens: int) -> int:
         rounded = -(-tokens // self.block) * self.block
@@ -114,11 +116,12 @@ class _Replica:
         last_arrival = self.arrive[-1]
         while self.events:
             time, kind, who, epoch = heapq.heappop(self.events)
+            self.handled += 1
             if kind and epoch != self.epoch[who]:
                 continue
             # The tail after the last arrival is no longer the traffic that was asked for.
-            span = min(time, last_arrival) - min(self.now, last_arrival)
-            if span > 0:
+            if self.now < last_arrival:
+                span = (time if time < last_arrival else last_arrival) - self.now
                 count = len(self.running)
                 self.time_at[count] = self.time_at.get(count, 0.0) + span
                 self.byte_seconds += span * self.used
@@ -133,7 +136,8 @@ class _Replica:
             else:
                 self.used -= self.running.pop(who)
                 self.finished += 1
-            self.admit()
+            if self.waiting:
+                self.admit()
 
     def admit(self) -> None:
         spare = int(self.pool * WATERMARK)
@@ -203,4 +207,5 @@ class _Replica:
             waiting_p50_s=percentile(waits, 0.5), waiting_p90_s=percentile(waits, 0.9),
             waiting_p99_s=percentile(waits, 0.99), preempted_share=len(self.preempted) / len(self.plans),
             refused=self.refused, used_mean_bytes=self.byte_seconds / span, finished=self.finished,
+            events=self.handled,
         )  # fmt: skip

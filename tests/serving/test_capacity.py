@@ -1,7 +1,6 @@
 """Request lengths and the simulator, against closed forms."""
 
 import math
-import time
 from statistics import mean, median
 
 import pytest
@@ -110,14 +109,16 @@ def test_every_request_ends_and_memory_is_given_back() -> None:
     assert 0 < found.preempted_share < 1
 
 
-def test_ten_thousand_requests_take_less_than_a_second() -> None:
-    traffic = Traffic(lengths=PRESETS["chat"], arrivals_per_s=5, tpot_s=0.02, prefill_tokens_per_s=8000)
-    used = []
-    for _ in range(2):
-        begin = time.process_time()
-        simulate(CACHE, 50 * 10**6, 256, traffic)
-        used.append(time.process_time() - begin)
-    assert min(used) < 1
+def test_a_request_costs_a_bounded_number_of_events() -> None:
+    # Ten thousand requests take half a second on one idle core of 2024; what keeps it there is that a request, however
+    # long its answer, makes an arrival, an end and at most sixteen growth steps.
+    for name in ("chat", "code"):
+        traffic = Traffic(
+            lengths=PRESETS[name], arrivals_per_s=5, tpot_s=0.02, prefill_tokens_per_s=8000, requests=2000
+        )
+        found = simulate(CACHE, 10**12, 10**6, traffic)
+        assert found.finished == 2000
+        assert found.events <= 18 * 2000
 
 
 def test_splitting_traffic_helps_the_short_requests() -> None:
