@@ -11,6 +11,7 @@ from calculator.base import Frozen
 from calculator.errors import (
     CalculatorError,
     HubError,
+    HubOfflineError,
     ModelIdError,
     ModelNotFoundError,
     NoConfigError,
@@ -98,10 +99,12 @@ def load(
         built_in = find_preset(address.repo) if address.revision is None else None
         if built_in is not None:
             return _stand_in(built_in, address, error)
-        if isinstance(error, ModelNotFoundError) and "/" not in address.repo and (keys := near(address.repo)):
-            raise ModelNotFoundError(
-                "hub.not_found_near", field="model", id=address.repo, near=", ".join(keys)
-            ) from error
+        # Hardly a model of today has no organisation before its name: a built-in one was meant.
+        if "/" not in address.repo and (keys := ", ".join(near(address.repo))):
+            if isinstance(error, ModelNotFoundError):
+                raise ModelNotFoundError("hub.not_found_near", field="model", id=address.repo, near=keys) from error
+            if isinstance(error, HubOfflineError):
+                raise HubOfflineError("hub.offline_near", field="model", id=address.repo, near=keys) from error
         raise
 
 

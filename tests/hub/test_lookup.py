@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,29 @@ def test_a_preset_stands_in_and_says_so(hub: FakeHub, monkeypatch: pytest.Monkey
     with pytest.raises(CalculatorError):
         load("Qwen/Qwen2.5-7B@v9")
     assert load_preset("qwen2.5-7b").notes == (), "the preset itself is not changed by it"
+
+
+def test_a_misspelt_key_is_helped_without_a_network_too(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(CalculatorError) as caught:
+        load("qwen2.5-7")
+    assert caught.value.key == "hub.offline_near"
+    assert caught.value.exit_code == 3
+
+
+def test_many_visitors_at_once(hub: FakeHub) -> None:
+    names = ["Qwen/Qwen2.5-7B", "fake/tiny", "fake/gated", "Qwen/Qwen3-8B"] * 6
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(_loaded, names))
+    assert [type(f).__name__ for f in found[:4]] == ["LoadedModel", "LoadedModel", "GatedModelError", "LoadedModel"]
+    assert all(found[i] == found[i % 4] for i in range(24) if i % 4 != 2)
+
+
+def _loaded(name: str) -> object:
+    try:
+        return load(name)
+    except CalculatorError as error:
+        return error
 
 
 def test_errors_of_the_hub_come_through(hub: FakeHub) -> None:
