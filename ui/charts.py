@@ -15,7 +15,7 @@ import plotly.io as pio
 from calculator.bill import Bill, Item, TimePoint
 from calculator.units import in_unit
 from ui.i18n import Words
-from ui.palette import FREE, colour, ink
+from ui.palette import FREE, UNKNOWN, colour, ink
 
 TEMPLATE = "vram_bill"
 PLOT_CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": False, "responsive": True}
@@ -24,7 +24,7 @@ _AXIS_STEPS = (1.1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 25
 _STEP_HEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 """Shares of the held axis at which the step's axis ends."""
 _NARROWEST_PHASE = 0.12
-_NAMED_SHARE = 0.13
+_NAMED_SHARE = 0.18
 """Share of the axis from which a segment has room for its name at desktop width."""
 
 pio.templates[TEMPLATE] = go.layout.Template(
@@ -73,7 +73,7 @@ def bill_bar(bill: Bill, words: Words, budget_bytes: int | None = None) -> go.Fi
         figure.add_bar(
             name=item.key, y=[""], x=[in_unit(item.bytes, unit)], orientation="h", width=0.9,
             marker={"color": fill, "line": {"width": 0}}, text=[label], textposition="inside", textangle=0,
-            insidetextanchor="middle", textfont={"color": ink(fill) if item.layer != "free" else None, "size": 13},
+            insidetextanchor="middle", textfont={"color": ink(fill) if item.layer != "free" else UNKNOWN, "size": 13},
             hovertemplate=f"<b>{name}</b><br>{words.size(item.bytes)}<extra></extra>",
         )  # fmt: skip
     marks = [(bill.capacity_bytes, "solid", words("ui.chart.capacity", capacity_bytes=bill.capacity_bytes))]

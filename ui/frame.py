@@ -52,7 +52,7 @@ def switches(words: Words) -> None:
     def put(**changes: Any) -> None:
         state.put(state.current().model_copy(update=changes))
 
-    with st.container(horizontal=True, horizontal_alignment="right", gap="small", key="switches"):
+    with st.container(horizontal=True, gap="small", key="switches", width="content"):
         st.segmented_control(
             words("ui.field.language"), tuple(LANGUAGES), required=True, label_visibility="collapsed",
             format_func=lambda code: LANGUAGES[code],

@@ -42,7 +42,7 @@ function itemRow(item, labels) {
   fill.style.width = `${Math.max(0, Math.min(1, item.share)) * 100}%`
   fill.style.background = item.color
   track.append(fill)
-  share.append(track, element("span", "percent", item.percent))
+  if (item.percent) share.append(track, element("span", "percent", item.percent))
   const how = cell(row, "how", labels.how)
   how.append(element("span", "", item.how))
   if (item.detail) how.append(element("span", "detail", item.detail))

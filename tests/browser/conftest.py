@@ -140,6 +140,7 @@ SETTLED = """() => {
   const app = document.querySelector('[data-testid=stApp]')
   const quiet = app?.dataset.testScriptState === 'notRunning' && document.querySelector('h1')
     && !document.querySelector('[data-testid=stSkeleton], [data-stale=true]')
+    && !/estimating|估算/.test(document.querySelector(".st-key-figures")?.textContent ?? "")
   window.quietSince = quiet ? (window.quietSince ?? performance.now()) : undefined
   return quiet && performance.now() - window.quietSince > 600
 }"""

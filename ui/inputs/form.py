@@ -14,6 +14,7 @@ from ui import state
 from ui.i18n import Words
 
 _MOST = 2**31
+_DEFAULT = "~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,15 @@ class Form:
         """One of many; a value that is not on offer (from a link) stays on the list while it is set."""
         value = getattr(self.plan, name)
         offered = list(options) if value in options else [*options, value]
+
+        def write(chosen: Any) -> None:
+            self.write(name, None if chosen == _DEFAULT else chosen)
+
+        # A list box takes None for "nothing chosen", so the field's own default has a value of its own here.
         st.selectbox(
-            self._label(name), offered, format_func=lambda v: self._option(name, v, none), help=self._help(name),
-            **self._bound(name, value),
+            self._label(name), [_DEFAULT if v is None else v for v in offered], help=self._help(name),
+            format_func=lambda v: self._option(name, None if v == _DEFAULT else v, none),
+            **state.bound(self._key(name), _DEFAULT if value is None else value, write),
         )  # fmt: skip
 
     def choose(self, name: str, options: Sequence[Any]) -> None:

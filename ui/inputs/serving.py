@@ -26,7 +26,7 @@ KV_FORMATS = {
     "transformers": ("auto", "bf16"),
 }
 WEIGHTS = (None, "bf16", "fp8", "int8", "awq", "gptq", "nvfp4", "mxfp4")
-GGUF_WEIGHTS = (None, "ggml:BF16", "ggml:Q8_0", "ggml:Q6_K", "ggml:Q5_K", "ggml:Q4_K", "ggml:Q3_K")
+GGUF_WEIGHTS = (None, "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "IQ4_XS")
 DEGREES = (1, 2, 4, 8, 16, 32, 64)
 
 
