@@ -32,6 +32,11 @@ def once_sources(bill: Bill) -> list[Source]:
     return list(dict.fromkeys(item.source for item in bill.items))
 
 
+def plain(said: str) -> str:
+    """Without what would steer a terminal: names and keys in a sentence are strangers' text."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in said)
+
+
 class Printer:
     """Writes in one language and unit. Nothing that a person or a file named is read as markup."""
 
@@ -42,7 +47,7 @@ class Printer:
         return self.text(text(id_, **values))
 
     def text(self, message: Text) -> str:
-        return render(message, self.language, self.unit)
+        return plain(render(message, self.language, self.unit))
 
     def size(self, amount_bytes: int) -> str:
         return format_bytes(amount_bytes, self.unit)
@@ -215,7 +220,7 @@ class Printer:
 
     def error(self, error: CalculatorError) -> None:
         message = self.text(error.message)
-        line = message if not error.field or error.field in message else f"{error.field}: {message}"
+        line = message if not error.field or error.field in message else f"{plain(error.field)}: {message}"
         self.show(Styled(line, style="bold red"), Styled(self.text(error.remedy)))
 
     def table(self, *columns: str, right: tuple[int, ...] = (), lines: bool = False) -> Table:

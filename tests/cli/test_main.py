@@ -244,6 +244,15 @@ def test_bad_plan_files(run: Call, tmp_path: Path) -> None:
         assert (refused.code, refused.json["error"]["key"]) == (2, key), content
 
 
+def test_a_file_cannot_steer_the_terminal(run: Call, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "\x1b[2Jgone\u202e[bold]"}))
+    refused = run("shape", str(file))
+    assert refused.code == 2
+    assert "[2Jgone" in refused.err
+    assert not {"\x1b", "\u202e"} & set(refused.err)
+
+
 def test_the_hub_failing_is_exit_code_3(run: Call) -> None:
     refused = run("train", "someone/something", "--json")
     assert (refused.code, refused.json["error"]["key"]) == (3, "hub.offline")
