@@ -48,6 +48,12 @@ class Words:
         """ "46.1 – 55.0 GiB"."""
         return f"{self.short(low_bytes)} – {self.short(high_bytes)} {self.unit}"
 
+    def rough(self, low_bytes: int, high_bytes: int) -> str:
+        """ "46–55 GiB": a range in as few characters as a single size."""
+        low, high = in_unit(low_bytes, self.unit), in_unit(high_bytes, self.unit)
+        digits = 1 if high < 9.95 else 0
+        return f"{low:,.{digits}f}–{high:,.{digits}f} {self.unit}"
+
 
 def language_of(settings: Settings, browser_locale: str | None) -> Language:
     """The language that was chosen, else the browser's, else English."""

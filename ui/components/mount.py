@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ _HTML = {
     "layer_strip": '<div class="strip"></div>',
     "share_link": '<div class="share"><input readonly><button type="button"></button><span role="status"></span></div>',
     "drawer_button": '<button type="button"></button>',
+    "fit_grid": '<div class="grid"></div>',
+    "later": "<span></span>",
+    "rank_bars": '<div class="ranks"></div>',
 }
 
 
@@ -27,6 +31,7 @@ def _renderer(name: str) -> Any:
     )
 
 
-def mount(name: str, data: dict[str, Any], key: str) -> None:
-    """Shows component ``name`` with ``data``, which reaches the browser as JSON."""
-    _renderer(name)(data=data, key=key)
+def mount(name: str, data: dict[str, Any], key: str, **callbacks: Callable[[], None]) -> Any:
+    """Shows component ``name`` with ``data``, which reaches the browser as JSON. ``callbacks`` (``on_<name>_change``) run
+    when the component sends a value, and the result then holds it."""
+    return _renderer(name)(data=data, key=key, **callbacks)

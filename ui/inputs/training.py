@@ -25,6 +25,7 @@ CHECKPOINTING = ("none", "full")
 ATTENTION = ("sdpa", "flash", "eager")
 LOSSES = ("standard", "fused_ce", "fused_linear_ce", "chunked")
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
+DEGREES = (1, 2, 4, 8, 16, 32, 64)
 OFFLOADS = ("optimizer", "parameters")
 
 
@@ -63,11 +64,25 @@ def plan_inputs(page: Page, words: Words) -> None:
     if settings.n_gpus > 1:
         st.subheader(words("ui.group.parallelism"))
         form.select("sharding", SHARDINGS)
+        _model_parallel(form, plan, settings.n_gpus)
     with st.expander(words("ui.group.more")):
         form.select("framework", FRAMEWORKS)
         form.several("offload", OFFLOADS)
         form.select("grad_dtype", (None, "fp32", "bf16", "fp16"))
         form.select("optimizer_state_dtype", (None, "fp32", "bf16", "fp16", "int8"))
+
+
+def _model_parallel(form: Form, plan: TrainingPlan, n_gpus: int) -> None:
+    degrees = [degree for degree in DEGREES if degree <= n_gpus]
+    left, right = st.columns(2)
+    with left:
+        form.select("tp", degrees)
+        form.select("cp", degrees)
+    with right:
+        form.select("pp", degrees)
+        form.select("ep", degrees)
+    if plan.tp > 1:
+        form.toggle("sequence_parallel")
 
 
 def _method(form: Form, plan: TrainingPlan, words: Words) -> None:

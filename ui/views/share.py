@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import streamlit as st
 
@@ -18,22 +19,34 @@ from ui.views.card import card_line
 from ui.views.verdict import need_text, where
 
 
-def share(page: Page, screen: Screen, bill: Bill, plan: TrainingPlan | ServingPlan) -> None:
+def share(
+    page: Page,
+    screen: Screen,
+    bill: Bill,
+    plan: TrainingPlan | ServingPlan,
+    settled: Callable[[], Bill] | None = None,
+) -> None:
+    """``settled`` gives the bill that the files hold, where it is another than the one of the first paint."""
     words, model = screen.words, screen.model
+    final = settled or (lambda: bill)
     st.subheader(words("ui.section.share"), anchor=False)
     query = link.to_query_string(link.encode(state.current(), page))
     labels = {name: words(f"ui.share.{name}") for name in ("label", "copy", "copied", "failed")}
     mount("share_link", {"query": query, **labels}, key="share.link")
-    lines = (f"{model.name}: {card_line(model, words)}", where(screen.gpu, plan.n_gpus, words), need_text(bill, words))
+    lines = (
+        f"{model.name}: {card_line(model, words)}",
+        where(screen.gpu, plan.n_gpus, words),
+        need_text(bill, words),
+    )
 
     def as_json() -> str:
-        written = bill_json(bill, model, plan, screen.gpu, words.language, words.unit)
+        written = bill_json(final(), model, plan, screen.gpu, words.language, words.unit)
         return json.dumps(written, ensure_ascii=False, indent=2)
 
     files = (
         ("json", "application/json", as_json),
-        ("csv", "text/csv", lambda: takeaway.as_csv(bill, words)),
-        ("md", "text/markdown", lambda: takeaway.as_markdown(bill, words, words(f"ui.page.{page}.title"), lines)),
+        ("csv", "text/csv", lambda: takeaway.as_csv(final(), words)),
+        ("md", "text/markdown", lambda: takeaway.as_markdown(final(), words, words(f"ui.page.{page}.title"), lines)),
     )  # fmt: skip
     with st.container(horizontal=True, gap="small"):
         for ending, kind, write in files:

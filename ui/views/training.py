@@ -11,9 +11,12 @@ from calculator.model.shape import ModelShape
 from calculator.training.plan import TrainingPlan
 from ui.screen import Screen
 from ui.settings import Page
-from ui.views import notes, share, step, table, verdict
+from ui.views import notes, share, step, verdict
+from ui.views.neighbours import neighbours
+from ui.views.ranks import ranks
+from ui.views.settled import replayed, settled_bill
 
-BillOf = Callable[[ModelShape, TrainingPlan, Gpu], Bill]
+BillOf = Callable[..., Bill]
 TimelineOf = Callable[[ModelShape, TrainingPlan, Gpu], Sequence[TimePoint]]
 
 
@@ -28,9 +31,9 @@ def training_page(page: Page, screen: Screen, bill_of: BillOf, timeline_of: Time
         return
     sentence = verdict.verdict_text(bill, gpu, plan.n_gpus, words)
     verdict.headline(bill.verdict, sentence, verdict.need_text(bill, words))
-    verdict.training_figures(bill, gpu, words)
-    table.bar(bill, words)
-    table.bill_table(bill, words)
+    settled_bill(screen, plan, bill, bill_of)
     step.step_over_time(points, bill, words)
+    ranks(bill, words)
+    neighbours(screen, plan, bill_of)
     notes.assumptions((*screen.model.assumptions, *bill.assumptions), words)
-    share.share(page, screen, bill, plan)
+    share.share(page, screen, bill, plan, settled=lambda: replayed(shape, plan, gpu, bill, bill_of))

@@ -50,13 +50,19 @@ def headline(verdict: str, sentence: str, detail: str) -> None:
         st.caption(plain(detail))
 
 
-def training_figures(bill: Bill, gpu: Gpu, words: Words) -> None:
-    """Allocated, reserved, process, and the card."""
+def training_figures(bill: Bill, gpu: Gpu, words: Words, *, estimating: bool = False) -> None:
+    """Allocated, reserved, process, and the card. While ``estimating``, reserved and process are ranges, so marked."""
     peak = words("ui.figure.in_phase", phase=phase_name(words, bill.peak_phase))
+
+    def known(total: Range) -> tuple[str, str]:
+        if estimating:
+            return words.rough(total.low, total.high), words("explore.replay.estimating")
+        return words.size(total.value), spread(total, words)
+
     figures = (
         ("allocated", words.size(bill.allocated.value), peak),
-        ("reserved", words.size(bill.reserved.value), spread(bill.reserved, words)),
-        ("process", words.size(bill.process.value), spread(bill.process, words)),
+        ("reserved", *known(bill.reserved)),
+        ("process", *known(bill.process)),
         ("capacity", words.size(bill.capacity_bytes), _sold_as(gpu, words)),
     )  # fmt: skip
     tiles([(words(f"ui.figure.{key}"), value, note, words(f"ui.figure.{key}.help")) for key, value, note in figures])

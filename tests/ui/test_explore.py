@@ -1,0 +1,113 @@
+"""What lies beside a bill: the replayed figure, the table of neighbours, ranks, presets, traffic, commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from calculator import hardware, lookup, training
+from calculator.errors import PlanError
+from calculator.render import catalogue
+from calculator.training.grid import MICRO_BATCHES, SEQUENCES, around, axes, grid
+from calculator.training.plan import TrainingPlan
+from calculator.units import GIB
+from tests.ui.bills import training_bill
+from tests.ui.test_pages import checked, figures, opened
+from ui import later
+from ui.i18n import Words
+from ui.kept import Kept
+from ui.views.ranks import ranks_data
+
+SMALL = "qwen2.5-0.5b"
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The browser asks for everything in the first run."""
+    monkeypatch.setattr(later, "asked", lambda due, key: due is not None)
+
+
+def test_the_catalogues_hold_the_same_texts() -> None:
+    ids = {key for key in catalogue("en") if key.startswith("explore.")}
+    assert len(ids) > 10
+    assert ids == {key for key in catalogue("zh") if key.startswith("explore.")}
+
+
+def test_a_first_paint_says_that_it_is_estimating() -> None:
+    at = opened("training", v="1", p=SMALL, t="1333")
+    notes = [metric.delta for metric in at.metric]
+    assert notes.count("estimating …") == 2
+    assert "–" in at.metric[1].value and "–" in at.metric[2].value
+
+
+def test_the_replayed_figure_takes_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = opened("training", v="1", p=SMALL, t="1334")
+    monkeypatch.setattr(later, "asked", lambda due, key: due is not None)
+    settled = checked(first.run())
+    shape, gpu = lookup.load_preset(SMALL).shape, hardware.resolve("h100-80gb-sxm")
+    plan = TrainingPlan(seq_len=1334)
+    replayed = training.bill(shape, plan, gpu, replay=True)
+    assert figures(settled)["Reserved"] == Words().size(replayed.reserved.value)
+    assert settled.header[0].value == first.header[0].value
+    assert replayed.verdict == training.bill(shape, plan, gpu).verdict
+    assert not [metric for metric in settled.metric if metric.delta == "estimating …"]
+
+
+@pytest.mark.parametrize("steps", [MICRO_BATCHES, SEQUENCES])
+def test_an_axis_holds_the_value_and_its_length(steps: tuple[int, ...]) -> None:
+    for value in (1, 2, 3, 7, 8, 100, 4096, 65_535, 200_000):
+        axis = around(value, steps, 6)
+        assert len(axis) == 6
+        assert value in axis
+        assert list(axis) == sorted(set(axis))
+    assert around(steps[0], steps, 6) == around(steps[1], steps, 6)
+
+
+def test_the_grid_is_the_bill_of_every_cell() -> None:
+    shape, gpu = lookup.load_preset(SMALL).shape, hardware.resolve("rtx-4090-24gb")
+    plan = TrainingPlan(micro_batch=4, seq_len=2048)
+    cells = grid(shape, plan, gpu, *axes(shape, plan))
+    flat = [cell for row in cells for cell in row]
+    assert {cell.verdict for cell in flat} >= {"fits", "does_not_fit"}
+    for cell in flat[::9]:
+        alone = plan.model_copy(update={"micro_batch": cell.micro_batch, "seq_len": cell.seq_len})
+        assert cell.need_bytes == training.bill(shape, alone, gpu).need.value
+    for row in cells:
+        assert [cell.need_bytes for cell in row] == sorted(cell.need_bytes for cell in row)
+
+
+def test_a_cell_that_cannot_run_says_why() -> None:
+    shape, gpu = lookup.load_preset(SMALL).shape, hardware.resolve("rtx-4090-24gb")
+
+    def refusing(*_: object) -> training.bill:
+        raise PlanError("training.ranks", field="n_gpus", gpus_count=1, ranks_count=2)
+
+    cell = grid(shape, TrainingPlan(), gpu, [1], [512], refusing)[0][0]
+    assert cell.verdict is None
+    assert cell.refusal is not None and cell.refusal.id == "training.ranks"
+
+
+@pytest.mark.parametrize("page", ["training", "finetuning"])
+def test_a_page_draws_its_grid(page: str, at_once: None) -> None:
+    at = opened(page, v="1", p=SMALL)
+    assert "Micro-batch × sequence length" in [h.value for h in at.subheader]
+
+
+def test_the_worst_rank_is_named() -> None:
+    at = opened("training", v="1", p="llama-3.1-8b", n="8", pp="4")
+    said = [caption.value for caption in at.caption]
+    assert any("pipeline stage 4, the worst-loaded" in text for text in said)
+    bill = training_bill().model_copy(update={"rank": "pp1", "rank_spread": {"pp0": 2 * GIB, "pp1": 3 * GIB}})
+    rows = ranks_data(bill, Words())["rows"]
+    assert [row["note"] for row in rows] == ["", "worst"]
+    assert rows[1]["share"] == pytest.approx(3 / 80)
+
+
+def test_kept_results_are_bounded_and_by_object() -> None:
+    kept: Kept[int] = Kept(2)
+    one, other = lookup.load_preset(SMALL).shape, lookup.load_preset("llama-3.1-8b").shape
+    assert kept.make(one, "a", lambda: 1) == 1
+    assert kept.make(one, "a", lambda: 2) == 1
+    assert kept.make(other, "a", lambda: 3) == 3
+    kept.make(one, "b", lambda: 4)
+    assert kept.get(one, "a") is None
+    assert kept.get(other, "a") == 3
