@@ -63,7 +63,10 @@ class AdapterCard(Frozen):
     def range_bytes(self) -> tuple[int, int]:
         growth = (self.parameters / 7e9) ** (2 / 3)
         low, high = (
-            self.base_bytes + self.adapters_bytes[i] + int(self.activations_7b_bytes[i] * growth) + self.framework_bytes[i]
+            self.base_bytes
+            + self.adapters_bytes[i]
+            + int(self.activations_7b_bytes[i] * growth)
+            + self.framework_bytes[i]
             for i in range(2)
         )
         return low, high
@@ -86,7 +89,8 @@ def lora(parameters: int) -> AdapterCard:
 def qlora(parameters: int) -> AdapterCard:
     """A 4-bit frozen base; the framework's part is larger, as matrices are unpacked and norms and head stay wide."""
     return AdapterCard(
-        parameters=parameters, base_bytes_per_parameter=0.55, framework_bytes=(37 * GB // 10, 49 * GB // 10))
+        parameters=parameters, base_bytes_per_parameter=0.55, framework_bytes=(37 * GB // 10, 49 * GB // 10)
+    )
 
 
 def why(card: Card) -> tuple[Text, ...]:

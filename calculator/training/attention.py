@@ -24,13 +24,17 @@ def rotate(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return ops.add(tape, ops.mul(tape, x, cos), ops.mul(tape, rotate_half(layer, x), sin))
 
 
-def _rotary_part(layer: Layer, q: Tensor, k: Tensor, mixer: Attention, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def _rotary_part(
+    layer: Layer, q: Tensor, k: Tensor, mixer: Attention, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor]:
     """Rotary embedding of a part of every head, the rest joined unchanged; the joined result lies head by head."""
     tape, part = layer.tape, cos.width
     q_turned, q_passed = _parts(layer, q, mixer.heads * part)
     k_turned, k_passed = _parts(layer, k, k.width * part // mixer.head_dim)
-    return (ops.concat(tape, [rotate(layer, q_turned, cos, sin), *q_passed]),
-            ops.concat(tape, [rotate(layer, k_turned, cos, sin), *k_passed]))
+    return (
+        ops.concat(tape, [rotate(layer, q_turned, cos, sin), *q_passed]),
+        ops.concat(tape, [rotate(layer, k_turned, cos, sin), *k_passed]),
+    )
 
 
 def _parts(layer: Layer, x: Tensor, part: int) -> tuple[Tensor, list[Tensor]]:
@@ -66,13 +70,16 @@ def attend(layer: Layer, q: Tensor, k: Tensor, v: Tensor, mixer: Attention, mask
         k, v = ops.exchange(tape, k), ops.exchange(tape, v)
     flash = n.attention == "flash" and mask is None and (n.cudnn or mixer.head_dim == mixer.v_head_dim)
     bias = tape.new(mask.rows, mask.width, q.dtype) if mask is not None else None
-    out = fused_attention(tape, q, k, v, mixer.heads, mixer.head_dim, mixer.v_head_dim, flash=flash, mask=bias,
-                          grouped=repeats > 1)
+    out = fused_attention(
+        tape, q, k, v, mixer.heads, mixer.head_dim, mixer.v_head_dim, flash=flash, mask=bias, grouped=repeats > 1
+    )
     del bias
     return ops.contiguous(tape, ops.transpose_heads(tape, out))
 
 
-def _eager(layer: Layer, q: Tensor, k: Tensor, v: Tensor, mixer: Attention, mask: Tensor | None, dropout: float) -> Tensor:
+def _eager(
+    layer: Layer, q: Tensor, k: Tensor, v: Tensor, mixer: Attention, mask: Tensor | None, dropout: float
+) -> Tensor:
     tape, fp32 = layer.tape, layer.dialect.softmax_fp32
     repeats = mixer.heads // mixer.kv_heads
     k_all, v_all = ops.repeat_heads(tape, k, repeats), ops.repeat_heads(tape, v, repeats)

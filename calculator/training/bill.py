@@ -18,36 +18,61 @@ from calculator.training.vocabulary import enlarged
 PHASES = ("load", "forward", "loss", "backward", "optimizer")
 
 AUTOGRAD = Source(
-    title="PyTorch autograd and transformers' modelling code, operation by operation", checked_on="2026-11-29",
-    url="https://github.com/huggingface/transformers", versions="torch 2.14, transformers 5.24",
+    title="PyTorch autograd and transformers' modelling code, operation by operation",
+    checked_on="2026-11-29",
+    url="https://github.com/huggingface/transformers",
+    versions="torch 2.14, transformers 5.24",
 )
 ARITHMETIC = Source(title="Elements times bytes per element, each tensor rounded up to 512 bytes")
 OPTIMIZER = Source(
-    title="PyTorch torch.optim and bitsandbytes optimizers", url="https://github.com/pytorch/pytorch/tree/main/torch/optim",
-    checked_on="2026-11-29", versions="torch 2.14, bitsandbytes 0.50",
+    title="PyTorch torch.optim and bitsandbytes optimizers",
+    url="https://github.com/pytorch/pytorch/tree/main/torch/optim",
+    checked_on="2026-11-29",
+    versions="torch 2.14, bitsandbytes 0.50",
 )
 SHARDING = Source(
-    title="PyTorch FSDP and DDP, DeepSpeed ZeRO and Megatron-LM buffers", url="https://github.com/pytorch/pytorch",
-    checked_on="2026-11-29", versions="torch 2.14, DeepSpeed 0.19, Megatron core 0.19",
+    title="PyTorch FSDP and DDP, DeepSpeed ZeRO and Megatron-LM buffers",
+    url="https://github.com/pytorch/pytorch",
+    checked_on="2026-11-29",
+    versions="torch 2.14, DeepSpeed 0.19, Megatron core 0.19",
 )
 ORDER = (
-    "parameters", "adapter_parameters", "gradients", "optimizer_states", "optimizer_temporary", "checkpoints",
-    "activations", "live_layer", "logits_loss", "backward_temporary", "casts", "gathered_parameters", "comm_buffers",
-    "inputs", "kernel_workspace",
+    "parameters",
+    "adapter_parameters",
+    "gradients",
+    "optimizer_states",
+    "optimizer_temporary",
+    "checkpoints",
+    "activations",
+    "live_layer",
+    "logits_loss",
+    "backward_temporary",
+    "casts",
+    "gathered_parameters",
+    "comm_buffers",
+    "inputs",
+    "kernel_workspace",
 )
 _SOURCES = {
-    "parameters": ARITHMETIC, "adapter_parameters": ARITHMETIC, "gradients": ARITHMETIC, "inputs": ARITHMETIC,
-    "optimizer_states": OPTIMIZER, "optimizer_temporary": OPTIMIZER, "gathered_parameters": SHARDING,
-    "comm_buffers": SHARDING, "kernel_workspace": overheads.CUBLAS,
+    "parameters": ARITHMETIC,
+    "adapter_parameters": ARITHMETIC,
+    "gradients": ARITHMETIC,
+    "inputs": ARITHMETIC,
+    "optimizer_states": OPTIMIZER,
+    "optimizer_temporary": OPTIMIZER,
+    "gathered_parameters": SHARDING,
+    "comm_buffers": SHARDING,
+    "kernel_workspace": overheads.CUBLAS,
 }
 
 
 def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool = False, replay: bool = False) -> Bill:
     """The itemised memory of one training step on the worst-loaded GPU, in bytes.
 
-    ``tensors_only`` leaves out what kernels allocate inside themselves (cuBLAS workspaces, the scratch of flash attention's
-    backward): what a tensor-level tracker sees. ``replay`` runs the step's allocations through the model of PyTorch's
-    allocator, some 0.1 s, where the bill else has an estimate; need and verdict do not depend on it. Raises ``PlanError`` for a combination that no framework runs.
+    ``tensors_only`` leaves out what kernels allocate inside themselves (cuBLAS workspaces, the scratch of flash
+    attention's backward): what a tensor-level tracker sees. ``replay`` runs the step's allocations through the model
+    of PyTorch's allocator, some 0.1 s, where the bill else has an estimate; need and verdict do not depend on it.
+    Raises ``PlanError`` for a combination that no framework runs.
     """
     shape = enlarged(shape, plan.added_tokens)
     check(shape, plan)
@@ -59,7 +84,8 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     highest, alive = program.highest_by_key, program.phases_by_key
     items = tuple(
         _item(key, at_peak.get(key, 0), highest[key], alive.get(key, ()), plan, made)
-        for key in (*ORDER, *(k for k in highest if k not in ORDER)) if highest.get(key, 0)
+        for key in (*ORDER, *(k for k in highest if k not in ORDER))
+        if highest.get(key, 0)
     )
     allocated = moments[peak_phase].bytes
     slack, kept = overheads.slack(allocated, plan), overheads.kept_slack(allocated)
@@ -67,7 +93,10 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     if replay:
         slack, slack_source = replayed_slack(shape, plan, gpu, allocated), REPLAY
     context, nccl = overheads.context(gpu), overheads.nccl(plan)
-    items += (_overhead("slack", slack, "slack", slack_source), _overhead("context", context, "process", overheads.CONTEXT))
+    items += (
+        _overhead("slack", slack, "slack", slack_source),
+        _overhead("context", context, "process", overheads.CONTEXT),
+    )
     if nccl.value:
         items += (_overhead("nccl", nccl, "process", overheads.NCCL),)
     exact = Range.exact(allocated)
@@ -75,9 +104,18 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     reserved = exact + slack
     need = exact + kept + context + nccl
     return Bill(
-        items=items, phases=_phases(program, made), peak_phase=peak_phase, allocated=exact, reserved=reserved,
-        process=reserved + context + nccl, need=need, capacity_bytes=capacity,
-        verdict=training_verdict(need, capacity), rank=made.rank, rank_spread=made.spread, assumptions=made.assumptions,
+        items=items,
+        phases=_phases(program, made),
+        peak_phase=peak_phase,
+        allocated=exact,
+        reserved=reserved,
+        process=reserved + context + nccl,
+        need=need,
+        capacity_bytes=capacity,
+        verdict=training_verdict(need, capacity),
+        rank=made.rank,
+        rank_spread=made.spread,
+        assumptions=made.assumptions,
     )
 
 
@@ -94,21 +132,38 @@ def _phases(program: Program, made: Step) -> tuple[Phase, ...]:
 
 def _item(key: str, size: int, highest: int, phases: tuple[str, ...], plan: TrainingPlan, made: Step) -> Item:
     values: dict[str, Value | Text] = {
-        "micro_batch": plan.micro_batch, "seq_tokens": plan.seq_len, "tokens_count": plan.micro_batch * plan.seq_len,
-        "gpus_count": plan.n_gpus, **made.values,
+        "micro_batch": plan.micro_batch,
+        "seq_tokens": plan.seq_len,
+        "tokens_count": plan.micro_batch * plan.seq_len,
+        "gpus_count": plan.n_gpus,
+        **made.values,
     }
     basis: Basis = "computed"
     return Item(
-        key=key, bytes=size, max_bytes=highest, low=size, high=size, phases=phases,
-        formula=text(f"training.item.{key}", total_bytes=highest, **values), divided_by=made.divided.get(key, 1), basis=basis,
+        key=key,
+        bytes=size,
+        max_bytes=highest,
+        low=size,
+        high=size,
+        phases=phases,
+        formula=text(f"training.item.{key}", total_bytes=highest, **values),
+        divided_by=made.divided.get(key, 1),
+        basis=basis,
         source=_SOURCES.get(key, AUTOGRAD),
     )
 
 
 def _overhead(key: str, size: Range, layer: str, source: Source) -> Item:
     return Item(
-        key=key, bytes=size.value, max_bytes=size.value, low=size.low, high=size.high, layer=layer,  # type: ignore[arg-type]
-        phases=PHASES, formula=text(f"training.item.{key}", low_bytes=size.low, high_bytes=size.high), basis="calibrated",
+        key=key,
+        bytes=size.value,
+        max_bytes=size.value,
+        low=size.low,
+        high=size.high,
+        layer=layer,  # type: ignore[arg-type]
+        phases=PHASES,
+        formula=text(f"training.item.{key}", low_bytes=size.low, high_bytes=size.high),
+        basis="calibrated",
         source=source,
     )
 

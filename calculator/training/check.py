@@ -33,7 +33,9 @@ def _divisibility(shape: ModelShape, plan: TrainingPlan) -> None:
     if plan.n_gpus % ranks:
         raise PlanError("training.ranks", field="n_gpus", gpus_count=plan.n_gpus, ranks_count=ranks)
     if plan.pp * plan.vpp > shape.layers:
-        raise PlanError("training.pipeline_layers", field="pp", stages_count=plan.pp * plan.vpp, layers_count=shape.layers)
+        raise PlanError(
+            "training.pipeline_layers", field="pp", stages_count=plan.pp * plan.vpp, layers_count=shape.layers
+        )
     if plan.seq_len % plan.cp:
         raise PlanError("training.context_length", field="cp", cp=plan.cp, seq_tokens=plan.seq_len)
     experts = max((b.mlp.experts for b in shape.blocks if b.mlp.kind == "moe"), default=0)

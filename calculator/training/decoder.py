@@ -1,6 +1,7 @@
 """The decoder layer: norms, a mixer, an MLP, residual sums.
 
-Source: transformers 5.24.0 ``modeling_llama.py``, ``modeling_gemma3.py``, ``modeling_gpt_neox.py``, ``modeling_gpt2.py``.
+Source: transformers 5.24.0 ``modeling_llama.py``, ``modeling_gemma3.py``, ``modeling_gpt_neox.py``,
+``modeling_gpt2.py``.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def _feed(layer: Layer, hidden: Tensor, block: Block) -> Tensor:
 
 
 def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
-    """A pre-norm layer. Four norms (Gemma) put one after each branch too; two that come after (OLMo 2) only there; in a parallel layer both branches read the
-    layer's input."""
+    """A pre-norm layer. Four norms (Gemma) put one after each branch too; two that come after (OLMo 2) only there; in
+    a parallel layer both branches read the layer's input."""
     tape, n = layer.tape, layer.numerics
     p = block.dropout if n.dropout is None else n.dropout
     if block.parallel:

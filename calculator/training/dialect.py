@@ -6,15 +6,16 @@ from typing import Literal, NamedTuple
 
 
 class Dialect(NamedTuple):
-    """``softmax_fp32``: eager attention computes softmax in fp32 and casts back. ``fused_split``: how a fused projection is
-    taken apart: ``slices`` (each view's gradient is a zero-filled whole), ``parts`` (one joint gradient) or ``per_head``
-    (query, key and value lie head by head), ``grouped`` (the same, then copied to all heads where heads are shared).
-    ``always_fused``: query, key and value are one projection with one adapter. ``query_scaled``: queries are multiplied by the scale beforehand.
-    ``normalised``: the chosen experts' weights are divided by their sum; ``router``: type of the routing weights; ``router_fp32``:
-    the router's weight and input are fp32. ``mlp_dropout``: dropout also after the MLP's last matrix. ``branch_first``:
-    attention's output stands first in the residual sum. ``positions_mask``: learned positions are counted from a mask.
-    ``complex_rotary``: rotary embedding as a complex product. ``logits_scaled``, ``branch_scaled``, ``embedding_multiplied``:
-    logits, each branch before its residual sum, and the embedding's output are multiplied by a constant."""
+    """``softmax_fp32``: eager attention computes softmax in fp32 and casts back. ``fused_split``: how a fused
+    projection is taken apart: ``slices`` (each view's gradient is a zero-filled whole), ``parts`` (one joint
+    gradient) or ``per_head`` (query, key and value lie head by head), ``grouped`` (the same, then copied to all heads
+    where heads are shared). ``always_fused``: query, key and value are one projection with one adapter.
+    ``query_scaled``: queries are multiplied by the scale beforehand. ``normalised``: the chosen experts' weights are
+    divided by their sum; ``router``: type of the routing weights; ``router_fp32``: the router's weight and input are
+    fp32. ``mlp_dropout``: dropout also after the MLP's last matrix. ``branch_first``: attention's output stands first
+    in the residual sum. ``positions_mask``: learned positions are counted from a mask. ``complex_rotary``: rotary
+    embedding as a complex product. ``logits_scaled``, ``branch_scaled``, ``embedding_multiplied``: logits, each
+    branch before its residual sum, and the embedding's output are multiplied by a constant."""
 
     softmax_fp32: bool = True
     fused_split: Literal["slices", "parts", "per_head", "grouped"] = "slices"

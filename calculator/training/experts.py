@@ -98,7 +98,9 @@ def batched(layer: Layer, x: Tensor, weights: Tensor, index: Tensor, moe: MoeMlp
     matrices = ops.gather_param(tape, layer.experts("gate_up", moe.experts, inner, hidden), index, k * inner * hidden)
     out = ops.batched_linear(tape, matrices, chosen, k * inner)
     out = _gate(layer, out, moe, k)
-    matrices = ops.gather_param(tape, layer.experts("down", moe.experts, hidden, moe.width), index, k * hidden * moe.width)
+    matrices = ops.gather_param(
+        tape, layer.experts("down", moe.experts, hidden, moe.width), index, k * hidden * moe.width
+    )
     out = ops.batched_linear(tape, matrices, out, k * hidden)
     weighted = ops.mul(tape, out, weights)
     final = ops.sum_parts(tape, weighted, hidden)

@@ -39,9 +39,16 @@ def dense(layer: Layer, x: Tensor, mlp: DenseMlp, prefix: str = "") -> Tensor:
         return layer.linear(ops.fused_glu(tape, gate, up), "down", layer.hidden, bias=b, name=names["down"])
     if mlp.gated:
         return layer.linear(
-            ops.mul(tape, activation(layer, layer.linear(x, "gate", mlp.width, bias=b, name=names["gate"]), mlp.activation),
-                    layer.linear(x, "up", mlp.width, bias=b, name=names["up"])),
-            "down", layer.hidden, bias=b, name=names["down"])
+            ops.mul(
+                tape,
+                activation(layer, layer.linear(x, "gate", mlp.width, bias=b, name=names["gate"]), mlp.activation),
+                layer.linear(x, "up", mlp.width, bias=b, name=names["up"]),
+            ),
+            "down",
+            layer.hidden,
+            bias=b,
+            name=names["down"],
+        )
     x = layer.linear(x, "up", mlp.width, bias=b, name=names["up"])
     x = activation(layer, x, mlp.activation)
     return layer.linear(x, "down", layer.hidden, bias=b, name=names["down"])

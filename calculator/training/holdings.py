@@ -15,7 +15,12 @@ from calculator.training.recipe import BYTES, Recipe, adapted
 from calculator.training.template import rounded
 
 PACKED = {
-    "nf4": "nf4", "nf4_dq": "nf4_dq", "int8": "bnb_int8", "gptq_int4": "gptq", "awq_int4": "awq", "fp8": "fp8",
+    "nf4": "nf4",
+    "nf4_dq": "nf4_dq",
+    "int8": "bnb_int8",
+    "gptq_int4": "gptq",
+    "awq_int4": "awq",
+    "fp8": "fp8",
     "mxfp4": "mxfp4",
 }
 """Plan's names of quantised bases as keys of ``calculator.precision``."""
@@ -53,6 +58,9 @@ def weights_of(
     return tuple(found)
 
 
+ONE_GPU = Degrees()
+
+
 class Units(NamedTuple):
     """Weights by unit of the model: ``blocks`` by kind of layer, ``extra`` towers and projectors."""
 
@@ -64,12 +72,12 @@ class Units(NamedTuple):
 
 
 def units(
-    shape: ModelShape, *, modules: bool = False, packable_head: bool = False, degrees: Degrees = Degrees()
+    shape: ModelShape, *, modules: bool = False, packable_head: bool = False, degrees: Degrees = ONE_GPU
 ) -> Units:
     """``modules``: experts are Linear layers of their own (transformers before 5), which a quantiser packs;
     ``packable_head``: so is the head (litgpt)."""
     wide = dialect(shape.model_type).router_fp32
-    if degrees != Degrees():
+    if degrees != ONE_GPU:
         shape = local_shape(shape, degrees)
     towers = tuple(w for tower in shape.towers for w in weights_of(tower.tensors, packable=False))
     return Units(
@@ -94,9 +102,11 @@ def local_shape(shape: ModelShape, degrees: Degrees) -> ModelShape:
 
     blocks = tuple(
         b.model_copy(update={"tensors": cut(b.tensors, b.mixer.kv_heads if isinstance(b.mixer, Attention) else 0)})
-        for b in shape.blocks)
-    return shape.model_copy(update={
-        "blocks": blocks, "embedding": cut(shape.embedding), "final": cut(shape.final), "head": cut(shape.head)})
+        for b in shape.blocks
+    )
+    return shape.model_copy(
+        update={"blocks": blocks, "embedding": cut(shape.embedding), "final": cut(shape.final), "head": cut(shape.head)}
+    )
 
 
 def is_tied(tensor: Tensor, shape: ModelShape) -> bool:
@@ -119,7 +129,8 @@ def bytes_of(weights: Weights, plan: TrainingPlan, recipe: Recipe) -> int:
 
 
 def statistics_of(weights: Weights, plan: TrainingPlan) -> int:
-    """Bytes of block scales (and GPTQ's column order) beside 4-bit weights: they are buffers, no parameters, so every rank of a sharded job keeps them."""
+    """Bytes of block scales (and GPTQ's column order) beside 4-bit weights: they are buffers, no parameters, so every
+    rank of a sharded job keeps them."""
     if not adapted(plan):
         return 0
     if plan.base_quant == "gptq_int4":

@@ -30,8 +30,8 @@ def fused_attention(
     """Scaled dot-product attention in one kernel. Kept: q, k, v, the output, the log-sum-exp (fp32, one a head and
     token) and two seeds. The memory-efficient kernel also takes a mask, which it keeps.
 
-    Backward first makes dq, dk and dv; flash's own scratch is an fp32 accumulator of dq (head size rounded up to 32), the
-    row sums, and, with fewer key heads than query heads, dk and dv for all heads.
+    Backward first makes dq, dk and dv; flash's own scratch is an fp32 accumulator of dq (head size rounded up to 32),
+    the row sums, and, with fewer key heads than query heads, dk and dv for all heads.
     """
     inputs = [q, k, v]
     saves = [q, k, v] + ([mask] if mask is not None else [])
@@ -66,7 +66,8 @@ def biased_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, 
     shape = (bias.rows, bias.width, bias.dtype)
 
     def backward(saved: list[Tensor], g: Grads) -> Grads:
-        assert node is not None and g[0] is not None
+        assert node is not None
+        assert g[0] is not None
         out: Grads = [like_of(tape, t) for t in saved[:3]]
         out.append(tape.new(*shape) if node.needs(3) else None)
         return out
@@ -109,9 +110,9 @@ def nll(tape: Tape, x: Tensor, labels: Tensor) -> Tensor:
 def fused_cross_entropy(tape: Tape, x: Tensor, labels: Tensor) -> Tensor:
     """One kernel over existing logits: a loss and a log-sum-exp per row.
 
-    The kernel's own code writes the gradient over the logits. Reserved memory of eleven measured runs (fms-acceleration,
-    Llama 3 and Mistral, A100) says that the gradient has a block of its own, so it has one here; allocated memory is the
-    same either way.
+    The kernel's own code writes the gradient over the logits. Reserved memory of eleven measured runs
+    (fms-acceleration, Llama 3 and Mistral, A100) says that the gradient has a block of its own, so it has one here;
+    allocated memory is the same either way.
     """
     shape = (x.rows, x.width, x.dtype)
     node = tape.record("fused_ce", [x], lambda _, __: [tape.new(*shape)], [x, labels])

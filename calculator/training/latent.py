@@ -38,8 +38,12 @@ def latent_attention(layer: Layer, hidden: Tensor, mixer: LatentAttention, share
     if mixer.q_lora_rank is None:
         q = layer.linear(hidden, "q", width)
     else:
-        q = layer.linear(layer.norm(layer.linear(hidden, "q", mixer.q_lora_rank, name="q_a"), "rms", "q_a_norm"), "q", width,
-                         name="q_b")
+        q = layer.linear(
+            layer.norm(layer.linear(hidden, "q", mixer.q_lora_rank, name="q_a"), "rms", "q_a_norm"),
+            "q",
+            width,
+            name="q_b",
+        )
     q = ops.transpose_heads(tape, ops.split_heads(tape, q))
     q_nope, q_rope = ops.split(tape, q, (heads * nope, heads * rope))
     compressed = layer.linear(hidden, "k", mixer.kv_lora_rank + rope, name="kv_a")

@@ -61,7 +61,9 @@ class Layer:
             weight = self.param(name, x.width * width, n.compute, trainable=False)
             a = self.param(f"{name}.A", x.width * n.rank, n.adapter, trainable=True, dims=(n.rank, x.width))
             b = self.param(f"{name}.B", n.rank * width, n.adapter, trainable=True, dims=(width, n.rank))
-            return ops.fused_adapter_linear(self.tape, x, weight, a, b, width, n.rank, n.compute, bool(n.adapter_dropout))
+            return ops.fused_adapter_linear(
+                self.tape, x, weight, a, b, width, n.rank, n.compute, bool(n.adapter_dropout)
+            )
         if n.quantised and (role != "head" or n.code == "litgpt"):
             result = self._quantised(x, name, width, bias)
         else:
@@ -104,8 +106,13 @@ class Layer:
             scale = self.param(f"{name}.magnitude", width, n.adapter, trainable=True)
             result = ops.magnitude(tape, result, delta, scale, self.params[name], width)
             return ops.cast(tape, result, source)
-        result = ops.add(tape, result, ops.scale(tape, ops.linear(
-            tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, rank), b, width)))
+        result = ops.add(
+            tape,
+            result,
+            ops.scale(
+                tape, ops.linear(tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, rank), b, width)
+            ),
+        )
         return ops.cast(tape, result, source)
 
     # --------------------------------------------------------------------------------------------------- norms
@@ -116,7 +123,9 @@ class Layer:
         if kind == "none":
             return x
         if kind == "layer":
-            return ops.layer_norm(tape, x, self.param(f"{name}.weight", width, n.norm), self.param(f"{name}.bias", width, n.norm))
+            return ops.layer_norm(
+                tape, x, self.param(f"{name}.weight", width, n.norm), self.param(f"{name}.bias", width, n.norm)
+            )
         if kind == "layer_no_affine":
             return ops.layer_norm(tape, x, None, None)
         weight = self.param(f"{name}.weight", width, n.norm)

@@ -7,25 +7,27 @@ from typing import Literal, NamedTuple
 from calculator.training.parallel import Degrees
 
 AttentionImpl = Literal["flash", "efficient", "math", "eager"]
+Stored = Literal["", "bnb4", "bnb4_input", "int8", "packed"]
 Experts = Literal["grouped_mm", "eager", "batched_mm", "modules"]
 
 
 class Numerics(NamedTuple):
     """Types as in ``tape.ITEM_BYTES``.
 
-    ``weight`` is the type that weights are held in, ``small`` that of embedding and head, ``norm`` of norms (both may be fp32
-    after PEFT's k-bit preparation), ``residual`` of the stream that enters a layer, ``autocast`` the compute type under autocast. ``quantised``: how the frozen Linear weights are
-    stored (``bnb4_input``: bitsandbytes before 0.43, which keeps the input of every product). ``packed_compute``: type that packed
-    weights are unpacked to. ``code``: whose modelling code
-    runs. ``masked``: an explicit attention mask is in use in windowed layers. ``grads_exist``: gradients of an earlier
-    micro-batch are there, so new ones are added and freed. ``single``: the micro-batch is one sequence, which lets
-    batched products view what they otherwise copy. ``fused_norm``, ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger,
-    Unsloth, fms-acceleration) in place of the written-out modules; ``fused_adapters`` for the
-    fused product of a packed weight and its adapter, which keeps its input and the dropped input. ``cudnn``: SDPA takes cuDNN's kernel (compute capability 9 and up), which also serves heads whose keys and values
-    differ in size. ``tiled_mlp``: MLPs run tile by tile.
-    ``train_embeddings``: embedding and head are trained beside adapters. ``degrees``: ranks that
-    a layer is cut over; ``sequence_parallel``: norms and residual sums work on a share of the tokens; ``exchanged``: keys and
-    values travel around a ring of context-parallel ranks.
+    ``weight`` is the type that weights are held in, ``small`` that of embedding and head, ``norm`` of norms (both may
+    be fp32 after PEFT's k-bit preparation), ``residual`` of the stream that enters a layer, ``autocast`` the compute
+    type under autocast. ``quantised``: how the frozen Linear weights are stored (``bnb4_input``: bitsandbytes before
+    0.43, which keeps the input of every product). ``packed_compute``: type that packed weights are unpacked to.
+    ``code``: whose modelling code runs. ``masked``: an explicit attention mask is in use in windowed layers.
+    ``grads_exist``: gradients of an earlier micro-batch are there, so new ones are added and freed. ``single``: the
+    micro-batch is one sequence, which lets batched products view what they otherwise copy. ``fused_norm``,
+    ``fused_mlp``, ``fused_rope`` stand for Triton kernels (Liger, Unsloth, fms-acceleration) in place of the
+    written-out modules; ``fused_adapters`` for the fused product of a packed weight and its adapter, which keeps its
+    input and the dropped input. ``cudnn``: SDPA takes cuDNN's kernel (compute capability 9 and up), which also serves
+    heads whose keys and values differ in size. ``tiled_mlp``: MLPs run tile by tile. ``train_embeddings``: embedding
+    and head are trained beside adapters. ``degrees``: ranks that a layer is cut over; ``sequence_parallel``: norms
+    and residual sums work on a share of the tokens; ``exchanged``: keys and values travel around a ring of
+    context-parallel ranks.
     """
 
     weight: str = "bf16"
@@ -39,7 +41,7 @@ class Numerics(NamedTuple):
     adapter: str = "fp32"
     adapter_dropout: float = 0.0
     dora: bool = False
-    quantised: Literal["", "bnb4", "bnb4_input", "int8", "packed"] = ""
+    quantised: Stored = ""
     packed_compute: str = "bf16"
     code: Literal["transformers", "litgpt"] = "transformers"
     attention: AttentionImpl = "flash"

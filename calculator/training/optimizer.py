@@ -21,8 +21,8 @@ PAGED_FROM = 100_000
 
 class StepMemory(NamedTuple):
     """``states``: held between steps, ``master`` of them the fp32 weights; ``temporary``: highest within the step, over
-    parameters, gradients and states; ``gradients``: those of all trained tensors; ``wide_gradients``: the fp32 copies that
-    replace 16-bit gradients one by one while a master copy is updated; ``host_states``: states in host memory."""
+    parameters, gradients and states; ``gradients``: those of all trained tensors; ``wide_gradients``: the fp32 copies
+    that replace 16-bit gradients one by one while a master copy is updated; ``host_states``: states in host memory."""
 
     states: int
     temporary: int
@@ -51,7 +51,9 @@ def step_memory(tensors: Sequence[tuple[int, ...]], plan: TrainingPlan, recipe: 
         small = sum(2 * rounded(4 * n) for n in sizes if n < PAGED_FROM)
         return StepMemory(small, 0, host_states=sum(8 * n for n in sizes if n >= PAGED_FROM))
     if name == "adafactor":
-        factored = sum(rounded(4 * sum(t)) if len(t) > 1 else rounded(4 * n) for t, n in zip(tensors, sizes, strict=True))
+        factored = sum(
+            rounded(4 * sum(t)) if len(t) > 1 else rounded(4 * n) for t, n in zip(tensors, sizes, strict=True)
+        )
         return StepMemory(factored + master, 3 * max(rounded(4 * n) for n in sizes))
     if name in ("galore_adamw", "apollo"):
         return _projected(tensors, item)

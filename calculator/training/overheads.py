@@ -14,28 +14,35 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 CUBLAS = Source(
-    title="PyTorch CUDABlas: default workspace, one a thread and handle", checked_on="2026-11-29",
-    url="https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CublasHandlePool.cpp", versions="torch >= 1.13",
+    title="PyTorch CUDABlas: default workspace, one a thread and handle",
+    checked_on="2026-11-29",
+    url="https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CublasHandlePool.cpp",
+    versions="torch >= 1.13",
 )
 CONTEXT = Source(
-    title="Process less reserved memory: 35 fms-acceleration runs on A100 (0.51 GiB), T4 runs (141 MiB), and the own-process "
-    "figures of PyTorch out-of-memory reports (0.3 to 0.97 GiB, median 0.52)",
-    url="https://github.com/foundation-model-stack/fms-acceleration", checked_on="2026-11-29", versions="torch 2.1 - 2.10",
+    title="Process less reserved memory: 35 fms-acceleration runs on A100 (0.51 GiB), T4 runs (141 MiB), and the "
+    "own-process figures of PyTorch out-of-memory reports (0.3 to 0.97 GiB, median 0.52)",
+    url="https://github.com/foundation-model-stack/fms-acceleration",
+    checked_on="2026-11-29",
+    versions="torch 2.1 - 2.10",
 )
 NCCL = Source(
-    title="NCCL: buffers of a ring or tree communicator between 2 and 8 NVLink cards", checked_on="2026-11-29",
-    url="https://github.com/NVIDIA/nccl/issues/964", versions="NCCL 2.14 - 2.30",
+    title="NCCL: buffers of a ring or tree communicator between 2 and 8 NVLink cards",
+    checked_on="2026-11-29",
+    url="https://github.com/NVIDIA/nccl/issues/964",
+    versions="NCCL 2.14 - 2.30",
 )
 SLACK = Source(
-    title="Reserved over allocated memory in 35 replayed and measured single-GPU steps", checked_on="2026-11-29",
+    title="Reserved over allocated memory in 35 replayed and measured single-GPU steps",
+    checked_on="2026-11-29",
     url="https://github.com/foundation-model-stack/fms-acceleration/tree/main/scripts/benchmarks/refs",
     versions="torch 2.1 - 2.14",
 )
 
 
 def cublas_workspace_bytes(gpu: Gpu) -> int:
-    """Workspaces of the forward and the backward thread, which PyTorch takes through its allocator and keeps: 32 MiB each
-    on Hopper and data-centre Blackwell, 8,519,680 bytes elsewhere."""
+    """Workspaces of the forward and the backward thread, which PyTorch takes through its allocator and keeps: 32 MiB
+    each on Hopper and data-centre Blackwell, 8,519,680 bytes elsewhere."""
     if gpu.vendor != "NVIDIA":
         return 0
     major = int((gpu.compute_capability or "8.0").split(".")[0])
@@ -71,5 +78,6 @@ def slack(allocated: int, plan: TrainingPlan) -> Range:
 
 
 def kept_slack(allocated: int) -> Range:
-    """The part of the slack that stays when the card is full and the allocator gives its cache back (1 to 5 GiB of 80)."""
+    """The part of the slack that stays when the card is full and the allocator gives its cache back (1 to 5 GiB of
+    80)."""
     return Range(value=allocated // 60, low=0, high=allocated // 16)

@@ -19,8 +19,8 @@ ROW_NAMES = ("w2", "down", "wo", "fc2", "c_proj", "out", "dense_4h_to_h")
 
 
 class Degrees(NamedTuple):
-    """Ranks over which layers are cut: ``tensor`` for dense matrices, ``expert`` for whole experts, ``expert_tensor`` within an
-    expert."""
+    """Ranks over which layers are cut: ``tensor`` for dense matrices, ``expert`` for whole experts, ``expert_tensor``
+    within an expert."""
 
     tensor: int = 1
     expert: int = 1
@@ -42,16 +42,22 @@ def local_block(block: Block, d: Degrees) -> Block:
         return block
     mixer, mlp = block.mixer, block.mlp
     if isinstance(mixer, Attention):
-        mixer = mixer.model_copy(update={
-            "heads": share(mixer.heads, d.tensor), "kv_heads": max(1, share(mixer.kv_heads, d.tensor))})
+        mixer = mixer.model_copy(
+            update={"heads": share(mixer.heads, d.tensor), "kv_heads": max(1, share(mixer.kv_heads, d.tensor))}
+        )
     elif isinstance(mixer, LatentAttention):
         mixer = mixer.model_copy(update={"heads": share(mixer.heads, d.tensor)})
     if isinstance(mlp, DenseMlp):
         mlp = mlp.model_copy(update={"width": share(mlp.width, d.tensor)})
     elif isinstance(mlp, MoeMlp):
-        mlp = mlp.model_copy(update={
-            "experts": share(mlp.experts, d.expert), "width": share(mlp.width, d.expert_tensor),
-            "shared_width": share(mlp.shared_width, d.tensor), "dense_width": share(mlp.dense_width, d.tensor)})
+        mlp = mlp.model_copy(
+            update={
+                "experts": share(mlp.experts, d.expert),
+                "width": share(mlp.width, d.expert_tensor),
+                "shared_width": share(mlp.shared_width, d.tensor),
+                "dense_width": share(mlp.dense_width, d.tensor),
+            }
+        )
     return block.model_copy(update={"mixer": mixer, "mlp": mlp})
 
 
@@ -85,8 +91,9 @@ def _cut(layers: int, stages: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Part:
-    """The stretch of the model that one rank runs: its layers as block indices, and whether it has the embedding and the
-    head. ``in_flight``: micro-batches whose activations wait at once, as a fraction of one micro-batch through the part."""
+    """The stretch of the model that one rank runs: its layers as block indices, and whether it has the embedding and
+    the head. ``in_flight``: micro-batches whose activations wait at once, as a fraction of one micro-batch through
+    the part."""
 
     layers: tuple[int, ...]
     embedding: bool = True
@@ -115,8 +122,14 @@ def parts_of(shape: ModelShape, plan: TrainingPlan) -> tuple[Part, ...]:
         return (Part(shape.order),)
     found, at = [], 0
     for stage, count in enumerate(_cut(shape.layers, plan.pp)):
-        found.append(Part(
-            shape.order[at : at + count], embedding=stage == 0, head=stage == plan.pp - 1, in_flight=waiting(plan, stage),
-            name=f"pp{stage}"))
+        found.append(
+            Part(
+                shape.order[at : at + count],
+                embedding=stage == 0,
+                head=stage == plan.pp - 1,
+                in_flight=waiting(plan, stage),
+                name=f"pp{stage}",
+            )
+        )
         at += count
     return tuple(found)

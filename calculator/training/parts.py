@@ -7,12 +7,13 @@ from math import prod
 
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
-from calculator.training.build import compiled, numerics
+from calculator.training.compiled import compiled
 from calculator.training.holdings import Weights, bytes_of
 from calculator.training.optimizer import step_memory
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import BYTES, adapted, resolve
-from calculator.training.step import trained_tensors
+from calculator.training.settings import numerics
+from calculator.training.statics import trained_tensors
 from calculator.training.template import rounded
 
 

@@ -41,12 +41,12 @@ class Moment(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The same events ``count`` times in a row: a stack of equal layers."""
+    """The same events ``times`` times in a row from stage ``first`` on: a stack of equal layers."""
 
     phase: str
     events: Stretch
-    count: int
-    index: int
+    times: int
+    first: int
 
 
 @dataclass(frozen=True)

@@ -64,30 +64,56 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
         if plan.framework in TRAINERS:
             autocast = half
     small = norm = weight
-    if adapted(plan) and plan.base_quant in ("nf4", "nf4_dq", "int8") and plan.kbit_prepared and plan.sharding not in ("fsdp1", "fsdp2", "hsdp"):
+    if (
+        adapted(plan)
+        and plan.base_quant in ("nf4", "nf4_dq", "int8")
+        and plan.kbit_prepared
+        and plan.sharding not in ("fsdp1", "fsdp2", "hsdp")
+    ):
         norm = "fp32" if plan.framework not in CAST_BACK else weight
         small = "fp32" if plan.framework not in (*CAST_BACK, "hf_trainer") else weight
     sharded_quantised = plan.base_quant != "none" and plan.sharding in ("fsdp1", "fsdp2", "hsdp")
-    adapter = plan.adapter_dtype or (weight if sharded_quantised else None) or ("fp32" if plan.framework in PEFT_FRAMEWORKS else weight)
+    adapter = (
+        plan.adapter_dtype
+        or (weight if sharded_quantised else None)
+        or ("fp32" if plan.framework in PEFT_FRAMEWORKS else weight)
+    )
     trained = adapter if adapted(plan) else ("fp32" if plan.precision.startswith("fsdp_mixed") else weight)
     if adapted(plan):
         gradient = trained
     state = "fp32" if master else trained
     return Recipe(
-        weight=weight, small=small, norm=norm, autocast=autocast, gradient=plan.grad_dtype or gradient,
-        state=plan.optimizer_state_dtype or state, master=master and not adapted(plan), adapter=adapter,
+        weight=weight,
+        small=small,
+        norm=norm,
+        autocast=autocast,
+        gradient=plan.grad_dtype or gradient,
+        state=plan.optimizer_state_dtype or state,
+        master=master and not adapted(plan),
+        adapter=adapter,
         held="fp32" if plan.precision.startswith("fsdp_mixed") and not adapted(plan) else weight,
     )
 
 
 TRAINERS = ("hf_trainer", "axolotl", "llamafactory", "ms_swift", "unsloth")
-"""Frameworks on transformers' Trainer, whose 16-bit flags put an autocast block around forward whatever the weights' type."""
+"""Frameworks on transformers' Trainer, whose 16-bit flags put an autocast block around forward whatever the weights'
+type."""
 
 CAST_BACK = ("axolotl", "llamafactory", "unsloth")
 """Frameworks that hold norms, embedding and head in 16 bit after PEFT's k-bit preparation, or do not run it. Under
 transformers' Trainer embedding and head are 16 bit again at training, the norms fp32 (end-of-run readings of
 fms-acceleration's baseline QLoRA runs)."""
 
-PEFT_FRAMEWORKS = ("hf_trainer", "plain_torch", "peft", "unsloth", "axolotl", "llamafactory", "ms_swift", "deepspeed", "other")
+PEFT_FRAMEWORKS = (
+    "hf_trainer",
+    "plain_torch",
+    "peft",
+    "unsloth",
+    "axolotl",
+    "llamafactory",
+    "ms_swift",
+    "deepspeed",
+    "other",
+)
 """Frameworks whose adapters are PEFT's, which keeps them in fp32 (``autocast_adapter_dtype``); the rest use the run's
 own type."""

@@ -1,5 +1,5 @@
-"""Encoder-decoder models (T5), recorded whole: every decoder layer reads the encoder's output and the position bias that
-the first layer made, so their gradients meet across layers.
+"""Encoder-decoder models (T5), recorded whole: every decoder layer reads the encoder's output and the position bias
+that the first layer made, so their gradients meet across layers.
 
 Source: transformers 5.24.0 ``modeling_t5.py`` and ``integrations/sdpa_attention.py``.
 """
@@ -69,7 +69,14 @@ def _bias_mask(layer: Layer, bias: Tensor, causal: bool, learned: bool) -> Tenso
 
 
 def attention(
-    layer: Layer, x: Tensor, source: Tensor, bias: Tensor | None, mixer: Attention, stack: Stack, mask: Tensor | None, prefix: str
+    layer: Layer,
+    x: Tensor,
+    source: Tensor,
+    bias: Tensor | None,
+    mixer: Attention,
+    stack: Stack,
+    mask: Tensor | None,
+    prefix: str,
 ) -> tuple[Tensor, Tensor]:
     """Self- or cross-attention; makes the position bias if none is given."""
     tape, n = layer.tape, layer.numerics
@@ -134,12 +141,19 @@ def _mlp(layer: Layer, x: Tensor, mlp: DenseMlp, p: float) -> Tensor:
 
 
 def block_forward(
-    layer: Layer, x: Tensor, block: Block, stack: Stack, bias: Tensor | None, encoded: Tensor | None, cross_bias: Tensor | None,
+    layer: Layer,
+    x: Tensor,
+    block: Block,
+    stack: Stack,
+    bias: Tensor | None,
+    encoded: Tensor | None,
+    cross_bias: Tensor | None,
     mask: Tensor | None,
 ) -> Biases:
     """Self-attention, cross-attention in a decoder, MLP; each after a norm, with dropout, added to the stream."""
     tape, n = layer.tape, layer.numerics
-    assert isinstance(block.mixer, Attention) and isinstance(block.mlp, DenseMlp)
+    assert isinstance(block.mixer, Attention)
+    assert isinstance(block.mlp, DenseMlp)
     p = block.dropout if n.dropout is None else n.dropout
     normed = simple_norm(layer, x, "norm0")
     mixed, bias = attention(layer, normed, normed, bias, block.mixer, stack, mask, "")
@@ -156,7 +170,14 @@ def block_forward(
 
 
 def run_stack(
-    tape: Tape, embedded: Tensor, stack: Stack, owner: Layer, name: str, encoded: Tensor | None, p: float, checkpoint: str,
+    tape: Tape,
+    embedded: Tensor,
+    stack: Stack,
+    owner: Layer,
+    name: str,
+    encoded: Tensor | None,
+    p: float,
+    checkpoint: str,
     mask: Tensor | None,
 ) -> Tensor:
     x = ops.dropout(tape, embedded, p)
@@ -173,23 +194,40 @@ def run_stack(
     return ops.dropout(tape, x, p)
 
 
-def _body(layer: Layer, block: Block, stack: Stack, bias: Tensor | None, encoded: Tensor | None, cross: Tensor | None,
-          mask: Tensor | None) -> Callable[[Tensor], Biases]:
+def _body(
+    layer: Layer,
+    block: Block,
+    stack: Stack,
+    bias: Tensor | None,
+    encoded: Tensor | None,
+    cross: Tensor | None,
+    mask: Tensor | None,
+) -> Callable[[Tensor], Biases]:
     def body(x: Tensor) -> Biases:
         return block_forward(layer, x, block, stack, bias, encoded, cross, mask)
 
     return body
 
 
-def forward(tape: Tape, shape: ModelShape, n: Numerics, checkpoint: str, held: list[Tensor], marks: dict[str, int]) -> Tensor:
+def forward(
+    tape: Tape, shape: ModelShape, n: Numerics, checkpoint: str, held: list[Tensor], marks: dict[str, int]
+) -> Tensor:
     """Encoder, decoder, head and loss."""
     owner = Layer(tape, n, shape.hidden)
     p = shape.embedding_dropout if n.dropout is None else n.dropout
     table = owner.param("embedding", shape.vocab * shape.hidden, n.small)
     table.adds_in_place = n.autocast is not None
     stacks = [
-        Stack([Layer(tape, n, shape.hidden) for _ in order], [shape.blocks[i] for i in order], causal, held, not checkpoint, marks)
-        for order, causal in ((shape.encoder_order, False), (shape.order, True))]
+        Stack(
+            [Layer(tape, n, shape.hidden) for _ in order],
+            [shape.blocks[i] for i in order],
+            causal,
+            held,
+            not checkpoint,
+            marks,
+        )
+        for order, causal in ((shape.encoder_order, False), (shape.order, True))
+    ]
     embedded = ops.embedding(tape, table, shape.hidden)
     encoded = run_stack(tape, embedded, stacks[0], owner, "encoder_norm", None, p, checkpoint, None)
     del embedded

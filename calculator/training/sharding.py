@@ -1,5 +1,5 @@
-"""What data parallelism changes: which part of weights, gradients and states a rank holds, and the edits that it makes to
-the step's program (a gather before a unit, a reduction after it, a bucket).
+"""What data parallelism changes: which part of weights, gradients and states a rank holds, and the edits that it
+makes to the step's program (a gather before a unit, a reduction after it, a bucket).
 
 Sources: PyTorch 2.14 ``distributed/fsdp`` and ``distributed/fsdp/_fully_shard``, ``nn/parallel/distributed.py``;
 accelerate 1.14; DeepSpeed 0.19 ``runtime/zero``; Megatron-LM core 0.19 ``distributed``.
@@ -66,8 +66,8 @@ def division(plan: TrainingPlan) -> Division:
 
 
 class Edits:
-    """The changes that a framework makes around each unit; none by default. Units are numbered 0 (embedding), 1 to L (layers)
-    and L + 1 (final norm, head)."""
+    """The changes that a framework makes around each unit; none by default. Units are numbered 0 (embedding), 1 to L
+    (layers) and L + 1 (final norm, head)."""
 
     keeps_layer_inputs = False
     """Frozen FSDP1 units under reentrant checkpointing hold their input, and its gradient, to the end of backward."""
@@ -94,9 +94,9 @@ class Edits:
 
 
 class FullyShardedEdits(Edits):
-    """FSDP. The root unit (embedding, final norm, head) stays gathered from its forward to the end of backward; each layer is
-    gathered while it works. FSDP1 has one layer there; FSDP2 holds the gather buffer beside the copied-out weights, and in
-    backward the next layer's. A gradient is computed whole, then reduced to its shard."""
+    """FSDP. The root unit (embedding, final norm, head) stays gathered from its forward to the end of backward; each
+    layer is gathered while it works. FSDP1 has one layer there; FSDP2 holds the gather buffer beside the copied-out
+    weights, and in backward the next layer's. A gradient is computed whole, then reduced to its shard."""
 
     def __init__(self, units: Sequence[UnitBytes], plan: TrainingPlan, recipe: Recipe, ranks: int) -> None:
         self.units, self.ranks = units, ranks
@@ -105,7 +105,8 @@ class FullyShardedEdits(Edits):
         self.reduce_bytes = 4 if self.second and not plan.precision.startswith(("bf16", "fp16")) else 2
         self.shard_bytes = 4 if recipe.gradient == "fp32" else 2
         self.keeps_layer_inputs = (
-            plan.sharding == "fsdp1" and adapted(plan) and plan.checkpointing in ("full", "offloaded"))
+            plan.sharding == "fsdp1" and adapted(plan) and plan.checkpointing in ("full", "offloaded")
+        )
         self.last = len(units) - 1
         self.mixed = plan.framework == "litgpt" and adapted(plan)
         self.whole: set[int] = set()
@@ -144,7 +145,6 @@ class FullyShardedEdits(Edits):
             changes += list(zip(release.keys, release.deltas, strict=True))
         return edit(*changes) if changes else None
 
-
     def _mixed(self, unit: int, gradients: int) -> list[tuple[str, int]]:
         """A flat parameter of frozen and trained weights has a gradient of its whole size, kept until it is reduced."""
         size = self.units[unit].gathered
@@ -158,8 +158,8 @@ class FullyShardedEdits(Edits):
 
 
 class ZeroEdits(Edits):
-    """DeepSpeed. Stage 2 and 3 move a layer's gradients into the reduce bucket and on to the own partition; stage 3 gathers
-    weights ahead of use and lets up to ``stage3_max_live_parameters`` stay."""
+    """DeepSpeed. Stage 2 and 3 move a layer's gradients into the reduce bucket and on to the own partition; stage 3
+    gathers weights ahead of use and lets up to ``stage3_max_live_parameters`` stay."""
 
     def __init__(self, units: Sequence[UnitBytes], plan: TrainingPlan, ranks: int) -> None:
         self.units, self.ranks, self.stage = units, ranks, int(plan.sharding[-1])

@@ -16,13 +16,24 @@ from calculator.training.stretches import Era
 
 Kernels = Literal["written_out", "triton", "liger", "unsloth"]
 
-HUGGING_FACE = ("hf_trainer", "peft", "axolotl", "llamafactory", "ms_swift", "unsloth", "deepspeed", "plain_torch", "other")
+HUGGING_FACE = (
+    "hf_trainer",
+    "peft",
+    "axolotl",
+    "llamafactory",
+    "ms_swift",
+    "unsloth",
+    "deepspeed",
+    "plain_torch",
+    "other",
+)
 """Frameworks that run transformers' modelling code."""
 
 
 class Stack(NamedTuple):
     """``era``: how logits meet labels; ``reentrant``: form of checkpointing; ``repeat_kv``: key heads are repeated
-    before SDPA, ``inside`` a function of its own, or ``in_place`` of the projections, whose memory that frees; ``kernels``: modules written out in PyTorch, or replaced by Triton kernels; ``experts``: form of routed experts."""
+    before SDPA, ``inside`` a function of its own, or ``in_place`` of the projections, whose memory that frees;
+    ``kernels``: modules written out in PyTorch, or replaced by Triton kernels; ``experts``: form of routed experts."""
 
     era: Era = "padded"
     reentrant: bool = False
@@ -47,8 +58,8 @@ def before(version: str | None, *limit: int) -> bool:
 
 
 def adapter_dropout(plan: TrainingPlan) -> float:
-    """Dropout before adapters: TRL's, axolotl's, ms-swift's and litgpt's own settings have 0.05; PEFT's class, torchtune,
-    Unsloth and LLaMA-Factory 0. Any rate costs the same."""
+    """Dropout before adapters: TRL's, axolotl's, ms-swift's and litgpt's own settings have 0.05; PEFT's class,
+    torchtune, Unsloth and LLaMA-Factory 0. Any rate costs the same."""
     if plan.lora_dropout is not None:
         return plan.lora_dropout
     return 0.05 if plan.framework in ("hf_trainer", "axolotl", "ms_swift", "litgpt") else 0.0
@@ -63,13 +74,14 @@ def chunk_form(plan: TrainingPlan) -> Literal["kept_16", "kept_32", "eager"]:
 
 
 def outputs_held(plan: TrainingPlan) -> bool:
-    """A loop written by hand keeps the model's outputs, logits included, while it calls backward; trainers drop them."""
+    """A loop written by hand keeps the model's outputs, logits included, while it calls backward; trainers drop
+    them."""
     return plan.framework in ("plain_torch", "deepspeed") if plan.outputs_held is None else plan.outputs_held
 
 
 def accumulates(plan: TrainingPlan) -> bool:
-    """Whether gradients of several micro-batches are added up. litgpt's own settings always do (global batches of 16 and
-    more in pieces of 1 to 4)."""
+    """Whether gradients of several micro-batches are added up. litgpt's own settings always do (global batches of 16
+    and more in pieces of 1 to 4)."""
     return plan.grad_accum > 1 or (plan.framework == "litgpt" and "grad_accum" not in plan.model_fields_set)
 
 
@@ -87,8 +99,11 @@ def stack_of(plan: TrainingPlan, model_type: str = "") -> Stack:
         reentrant = hugging_face and (before(version, 5) or (version is None and before(plan.torch_version, 2, 5)))
     experts = plan.experts_impl or ("modules" if hugging_face and before(version, 5) else "grouped_mm")
     return Stack(
-        era=era, reentrant=reentrant, repeat_kv=repeats_heads(plan, model_type) if hugging_face else "",
-        kernels=kernels_of(plan), experts=experts,
+        era=era,
+        reentrant=reentrant,
+        repeat_kv=repeats_heads(plan, model_type) if hugging_face else "",
+        kernels=kernels_of(plan),
+        experts=experts,
     )
 
 
@@ -102,7 +117,8 @@ def repeats_heads(plan: TrainingPlan, model_type: str) -> Literal["", "inside", 
 
 
 def kernels_of(plan: TrainingPlan) -> Kernels:
-    """Unsloth brings its own kernels and Megatron fuses norms, gates and rotary embedding, as a compiler does; a fused loss under transformers comes with fused norms and rotary embedding."""
+    """Unsloth brings its own kernels and Megatron fuses norms, gates and rotary embedding, as a compiler does; a
+    fused loss under transformers comes with fused norms and rotary embedding."""
     if plan.framework == "unsloth":
         return "unsloth"
     if plan.framework == "megatron" or plan.compile:
@@ -113,7 +129,7 @@ def kernels_of(plan: TrainingPlan) -> Kernels:
 
 
 def liger_chunk(tokens: int, vocab: int, hidden: int) -> int:
-    """Tokens of a chunk of Liger's fused linear cross entropy: as many chunks as the logits are wider than the hidden states,
-    rounded up to a power of two."""
+    """Tokens of a chunk of Liger's fused linear cross entropy: as many chunks as the logits are wider than the hidden
+    states, rounded up to a power of two."""
     pieces = -(-vocab // hidden)
     return int(1 << (-(-tokens // pieces) - 1).bit_length())

@@ -24,7 +24,9 @@ def state_mixer(layer: Layer, hidden: Tensor, mixer: StateMixer, block: Block) -
     if not streams:
         streams = [layer.linear(hidden, "q", inner, name="state_in")]
     if mixer.conv_channels:
-        turned = ops.unary(tape, ops.narrow(tape, streams[0], min(mixer.conv_channels, streams[0].width)), "input", "conv")
+        turned = ops.unary(
+            tape, ops.narrow(tape, streams[0], min(mixer.conv_channels, streams[0].width)), "input", "conv"
+        )
     else:
         turned = streams[0]
     out = ops.scan(tape, [turned, *streams], inner)

@@ -15,9 +15,9 @@ from calculator.training.layers import Layer
 from calculator.training.tape import CHUNK, ONE, PADDED, SCORES, SEQ, SHIFTED, TOKENS, Tape, Tensor
 
 Era = Literal["padded", "shifted_held", "shifted_freed"]
-"""How the library shifts labels against logits: since transformers 4.49 it pads the labels (``padded``); 4.46 to 4.48 copy
-the shifted fp32 logits and hold the 16-bit ones (``shifted_held``); up to 4.45 the 16-bit ones are overwritten first
-(``shifted_freed``)."""
+"""How the library shifts labels against logits: since transformers 4.49 it pads the labels (``padded``); 4.46 to 4.48
+copy the shifted fp32 logits and hold the 16-bit ones (``shifted_held``); up to 4.45 the 16-bit ones are overwritten
+first (``shifted_freed``)."""
 
 
 class HeadForm(NamedTuple):
@@ -74,8 +74,8 @@ def boolean_mask(tape: Tape) -> Tensor:
 def embed(
     layer: Layer, vocab: int, *, positions: int = 0, norm: str = "none", scaled: bool = False, dropout: float = 0.0
 ) -> tuple[Tensor, list[Tensor]]:
-    """Token rows, plus learned positions, a scale (Gemma) or a norm (BERT) where the model has them; and the summands, which
-    the model's forward holds to its end."""
+    """Token rows, plus learned positions, a scale (Gemma) or a norm (BERT) where the model has them; and the
+    summands, which the model's forward holds to its end."""
     tape, n = layer.tape, layer.numerics
     x = ops.embedding(tape, layer.param("embedding", vocab * layer.hidden, n.small), layer.hidden)
     summands: list[Tensor] = []
@@ -204,8 +204,8 @@ def additive_mask(tape: Tape, dtype: str) -> Tensor:
 
 
 def pieces_loss(tape: Tape, logits: Tensor, form: HeadForm) -> Tensor:
-    """Cross entropy piece by piece over logits that exist whole: every piece's log-probabilities wait for backward, whose own
-    tensors are those of one piece."""
+    """Cross entropy piece by piece over logits that exist whole: every piece's log-probabilities wait for backward,
+    whose own tensors are those of one piece."""
     dtype = logits.dtype if form.chunked == "kept_16" else "fp32"
     shape = (logits.rows, logits.width, logits.dtype)
 
@@ -225,8 +225,8 @@ def pieces_loss(tape: Tape, logits: Tensor, form: HeadForm) -> Tensor:
 
 
 def chunked_loss(layer: Layer, hidden: Tensor, form: HeadForm, marks: dict[str, int]) -> Tensor:
-    """Head and cross entropy on a piece of the tokens at a time, each with its own backward at once (TRL, torchtitan): forward
-    leaves the gradient of the hidden states, and the head's where it is trained."""
+    """Head and cross entropy on a piece of the tokens at a time, each with its own backward at once (TRL,
+    torchtitan): forward leaves the gradient of the hidden states, and the head's where it is trained."""
     tape, n = layer.tape, layer.numerics
     weight = layer.param("head", hidden.width * form.vocab, n.weight)
     marks["loss"] = len(tape.events)

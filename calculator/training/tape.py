@@ -71,11 +71,30 @@ class Tensor:
     ``origin``: the share that it was gathered from, which backward keeps in its place."""
 
     __slots__ = (
-        "dtype", "heads_first", "heads_first_memory", "node", "origin", "param", "rows", "slot", "storage", "width")
+        "dtype",
+        "heads_first",
+        "heads_first_memory",
+        "node",
+        "origin",
+        "param",
+        "rows",
+        "slot",
+        "storage",
+        "width",
+    )
 
     def __init__(
-        self, storage: Storage, rows: int, width: int, dtype: str, *, node: Node | None = None, slot: int = 0,
-        heads_first: bool = False, heads_first_memory: bool = False, param: Param | None = None,
+        self,
+        storage: Storage,
+        rows: int,
+        width: int,
+        dtype: str,
+        *,
+        node: Node | None = None,
+        slot: int = 0,
+        heads_first: bool = False,
+        heads_first_memory: bool = False,
+        param: Param | None = None,
     ) -> None:
         self.storage = storage
         self.rows = rows
@@ -109,13 +128,19 @@ class Tensor:
 
 
 class Param:
-    """A weight: it exists before the step, so the tape writes nothing for it but its gradient. ``waiting``: a tied weight's
-    gradient from its other use, which the engine adds out of place unless a cast made it (``adds_in_place``)."""
+    """A weight: it exists before the step, so the tape writes nothing for it but its gradient. ``waiting``: a tied
+    weight's gradient from its other use, which the engine adds out of place unless a cast made it
+    (``adds_in_place``)."""
 
     __slots__ = ("adds_in_place", "dims", "grad", "grad_exists", "name", "tensor", "waiting")
 
     def __init__(
-        self, name: str, elements: int, dtype: str, trainable: bool, grad_exists: bool = False,
+        self,
+        name: str,
+        elements: int,
+        dtype: str,
+        trainable: bool,
+        grad_exists: bool = False,
         dims: tuple[int, ...] = (),
     ) -> None:
         self.name = name
@@ -124,7 +149,9 @@ class Param:
         self.grad_exists = grad_exists
         self.waiting: Tensor | None = None
         self.adds_in_place = True
-        self.tensor = Tensor(Storage(None, -1, ONE, elements * ITEM_BYTES[dtype], "", "parameters"), ONE, elements, dtype)
+        self.tensor = Tensor(
+            Storage(None, -1, ONE, elements * ITEM_BYTES[dtype], "", "parameters"), ONE, elements, dtype
+        )
         self.tensor.param = self
         if trainable:
             self.tensor.node = Node("accumulate", LAST, [], None, 1)
@@ -172,7 +199,7 @@ class Node:
         return self.edges[index] is not None
 
 
-class _RecomputedEnough(Exception):
+class _RecomputedEnoughError(Exception):
     """Recomputation has made the last tensor that backward asks for."""
 
 
@@ -239,8 +266,9 @@ class Tape:
         tensor.node = Node("leaf", self._seq, [], None, 1)
         return tensor
 
-    def record(self, name: str, inputs: Sequence[Tensor], backward: Backward, saves: Sequence[Tensor], outputs: int = 1
-               ) -> Node | None:
+    def record(
+        self, name: str, inputs: Sequence[Tensor], backward: Backward, saves: Sequence[Tensor], outputs: int = 1
+    ) -> Node | None:
         """Add an operation to the graph if one of its inputs needs a gradient. Call it before making the result."""
         if not self.recording or not any(t.needs_grad for t in inputs):
             return None
@@ -269,7 +297,7 @@ class Tape:
         assert frame.recomputed is not None
         frame.recomputed.append(tensor.alias())
         if len(frame.recomputed) == frame.count:
-            raise _RecomputedEnough
+            raise _RecomputedEnoughError
 
     def attach(self, tensor: Tensor, node: Node | None, slot: int = 0) -> Tensor:
         tensor.node = node
@@ -319,7 +347,8 @@ class Tape:
                 out = run(inner)
             self.phase = before
             leaf, root = inner.node, out.node
-            assert leaf is not None and root is not None
+            assert leaf is not None
+            assert root is not None
             self.run_backward([(root, out.slot, grads[0])])
             return [leaf.buffer[0]]
 
@@ -344,7 +373,7 @@ class Tape:
         try:
             with self.autocast_region():
                 frame.again()
-        except _RecomputedEnough:
+        except _RecomputedEnoughError:
             pass
         self.phase, self.recording, self._again, self.role = before
 
@@ -436,10 +465,7 @@ class Tape:
         if grad is None:
             return
         if param.waiting is not None:
-            if param.adds_in_place:
-                grad = param.waiting
-            else:
-                grad = self.new(grad.rows, grad.width, grad.dtype)
+            grad = param.waiting if param.adds_in_place else self.new(grad.rows, grad.width, grad.dtype)
             param.waiting = None
         if param.grad_exists:
             return

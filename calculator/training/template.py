@@ -32,8 +32,9 @@ class Template:
     back. ``saved`` are the storages that it keeps from forward to backward.
 
     ``entering`` is the storage of its input, ``leaving`` of its output, ``gradient_in`` of the gradient that it is
-    given and ``gradient_out`` of the one that it hands on (the same storage when it was added to in place). ``extras`` are
-    further tensors that outlive it; ``marks`` name places among the forward events; ``dtype`` is the output's type.
+    given and ``gradient_out`` of the one that it hands on (the same storage when it was added to in place).
+    ``extras`` are further tensors that outlive it; ``marks`` name places among the forward events; ``dtype`` is the
+    output's type.
     """
 
     storages: tuple[tuple[int, int, str], ...]
@@ -111,8 +112,10 @@ class Sized:
     def part(self, events: tuple[Event, ...]) -> Stretch:
         sizes, storages = self.sizes, self.template.storages
         return Stretch(
-            tuple([sizes[i] * sign for i, sign in events]), tuple([storages[i][2] for i, _ in events]),
-            tuple([i for i, _ in events]), self.template,
+            tuple([sizes[i] * sign for i, sign in events]),
+            tuple([storages[i][2] for i, _ in events]),
+            tuple([i for i, _ in events]),
+            self.template,
         )
 
     @cached_property
@@ -153,12 +156,20 @@ outlives the stretch."""
 
 
 def record(
-    tape: Tape, run: Run, entering: tuple[int, int, str] | None = None, *, input_needs_grad: bool = True,
-    shared: Sequence[Tensor] = (), hold_input: bool = False, held: list[Tensor] | None = None,
-    marks: dict[str, int] | None = None, boundary: str = "activations",
+    tape: Tape,
+    run: Run,
+    entering: tuple[int, int, str] | None = None,
+    *,
+    input_needs_grad: bool = True,
+    shared: Sequence[Tensor] = (),
+    hold_input: bool = False,
+    held: list[Tensor] | None = None,
+    marks: dict[str, int] | None = None,
+    boundary: str = "activations",
 ) -> Template:
-    """Record a stretch forward and back. ``hold_input``: the caller keeps the input beyond the stretch. ``held``: what the
-    caller's result keeps until it is dropped, before backward. ``boundary``: item key of the tensors between stretches."""
+    """Record a stretch forward and back. ``hold_input``: the caller keeps the input beyond the stretch. ``held``:
+    what the caller's result keeps until it is dropped, before backward. ``boundary``: item key of the tensors between
+    stretches."""
     box, leaf, entering_id, hold = [], None, -1, None
     if entering is not None:
         box.append(tape.outside(*entering, role=boundary))
@@ -203,13 +214,23 @@ def record(
             leaf.buffer[0] = None
     events = tuple(tape.events)
     freed_later = {i for i, sign in events[split:] if sign < 0}
-    storages = tuple(
-        (s.rows, s.width_bytes, _key(s.phase, s.role, s.ident in freed_later)) for s in tape.storages)
+    storages = tuple((s.rows, s.width_bytes, _key(s.phase, s.role, s.ident in freed_later)) for s in tape.storages)
     for s in tape.storages:
         s.tape = None
     return Template(
-        storages, events[:split], events[split:exit_at], events[exit_at:], entering_id, leaving.ident, gradient_in,
-        gradient_out, tuple(extras), keeps_input, keeps_shared, marks or {}, shape[2],
+        storages,
+        events[:split],
+        events[split:exit_at],
+        events[exit_at:],
+        entering_id,
+        leaving.ident,
+        gradient_in,
+        gradient_out,
+        tuple(extras),
+        keeps_input,
+        keeps_shared,
+        marks or {},
+        shape[2],
     )
 
 

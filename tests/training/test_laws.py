@@ -16,11 +16,15 @@ from tests.training.shapes import A100, CONFIGS, plan, shape
 
 names = st.sampled_from(sorted(CONFIGS))
 plans = st.fixed_dictionaries({
-    "method": st.sampled_from(["full", "lora"]), "precision": st.sampled_from(["bf16", "amp_bf16", "fp32", "mixed_bf16"]),
+    "method": st.sampled_from(["full", "lora"]),
+    "precision": st.sampled_from(["bf16", "amp_bf16", "fp32", "mixed_bf16"]),
     "optimizer": st.sampled_from(["adamw_foreach", "adamw_fused", "adamw_8bit", "sgd", "adafactor", "lion", "muon"]),
-    "checkpointing": st.sampled_from(["none", "full", "offloaded"]), "checkpointing_reentrant": st.booleans(),
-    "attention": st.sampled_from(["sdpa", "flash", "eager"]), "micro_batch": st.integers(1, 4),
-    "seq_len": st.sampled_from([64, 128, 256]), "grad_accum": st.integers(1, 2),
+    "checkpointing": st.sampled_from(["none", "full", "offloaded"]),
+    "checkpointing_reentrant": st.booleans(),
+    "attention": st.sampled_from(["sdpa", "flash", "eager"]),
+    "micro_batch": st.integers(1, 4),
+    "seq_len": st.sampled_from([64, 128, 256]),
+    "grad_accum": st.integers(1, 2),
     "loss": st.sampled_from(["standard", "fused_ce", "fused_linear_ce", "chunked"]),
     "framework": st.sampled_from(["hf_trainer", "plain_torch", "torchtune", "litgpt"]),
 })  # fmt: skip
@@ -86,7 +90,9 @@ def test_memory_grows_with_layers(name: str) -> None:
 SIZES_OF_ONE = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "expert_tp": 1, "n_gpus": 1}
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp", "distributed_optimizer"])
+@pytest.mark.parametrize(
+    "sharding", ["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp", "distributed_optimizer"]
+)
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
 def test_sharding_over_one_rank_is_no_sharding(name: str, sharding: str) -> None:
     alone = made(name, grad_accum=2)
@@ -116,8 +122,7 @@ def test_tensor_shards_add_up_to_the_whole(name: str, ranks: int) -> None:
     """All ranks together hold every split weight once and every unsplit one (norms, routers) once each."""
     whole, part = elements(name, Degrees()), elements(name, Degrees(ranks, 1, ranks))
     model = shape(name)
-    unsplit = sum(
-        t.elements for b in (model.blocks[i] for i in model.order) for t in b.tensors if t.split == "none")
+    unsplit = sum(t.elements for b in (model.blocks[i] for i in model.order) for t in b.tensors if t.split == "none")
     unsplit += sum(t.elements for t in model.final if t.split == "none")
     assert ranks * (part - unsplit) + unsplit == whole
 
@@ -134,7 +139,9 @@ def test_expert_shards_add_up_to_the_whole(ranks: int) -> None:
 @pytest.mark.parametrize("sharding", ["fsdp1", "fsdp2", "zero3"])
 def test_sharded_weights_and_states_add_up(sharding: str, ranks: int) -> None:
     alone = {p.name: p.items for p in made("llama", optimizer="adamw_fused").phases}["load"]
-    shard = {p.name: p.items for p in made("llama", optimizer="adamw_fused", sharding=sharding, n_gpus=ranks).phases}["load"]
+    shard = {p.name: p.items for p in made("llama", optimizer="adamw_fused", sharding=sharding, n_gpus=ranks).phases}[
+        "load"
+    ]
     for key in ("parameters", "optimizer_states"):
         assert alone[key] <= ranks * shard[key] < alone[key] + 512 * ranks
 

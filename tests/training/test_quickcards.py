@@ -45,7 +45,9 @@ def test_a_real_full_step_in_pure_16_bit_takes_less_and_with_a_master_copy_more(
     model = shape("llama", **LLAMA_7B)
     card = quickcards.full(model.parameters.total).total_bytes
     pure = bill(model, TrainingPlan(optimizer="adamw_fused", micro_batch=1, seq_len=2048), A100)
-    master = bill(model, TrainingPlan(precision="mixed_bf16", optimizer="adamw_foreach", micro_batch=1, seq_len=2048), A100)
+    master = bill(
+        model, TrainingPlan(precision="mixed_bf16", optimizer="adamw_foreach", micro_batch=1, seq_len=2048), A100
+    )
     assert pure.allocated.value < card < master.allocated.value
 
 

@@ -5,28 +5,21 @@ from typing import Any
 import pytest
 
 from calculator.training.bill import bill
-from calculator.training.build import (
-    boolean_mask,
-    compiled,
-    head_form,
-    mask_kinds,
-    needs_mask,
-    numerics,
-    row_counts,
-    rotary_dim,
-)
+from calculator.training.compiled import compiled, mask_kinds, needs_mask, rotary_dim
 from calculator.training.decoder import decoder
 from calculator.training.layers import Layer, Shared
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import resolve
-from calculator.training.stretches import additive_mask, embed, head, position_ids, rotary_tables
+from calculator.training.settings import head_form, numerics, row_counts
+from calculator.training.stretches import additive_mask, boolean_mask, embed, head, position_ids, rotary_tables
 from calculator.training.tape import Tape, Tensor
 from calculator.training.template import record, size
 from tests.training.shapes import A100, plan, shape
 
 
 def unrolled(name: str, p: TrainingPlan) -> dict[str, int]:
-    """Highest bytes over what is there before the step, in forward with loss and in backward, all layers on one tape."""
+    """Highest bytes over what is there before the step, in forward with loss and in backward, all layers on one
+    tape."""
     model = shape(name)
     recipe = resolve(model, p)
     n = numerics(model, p, recipe, A100, scratch=False)
@@ -38,8 +31,9 @@ def unrolled(name: str, p: TrainingPlan) -> dict[str, int]:
     def run(_: list[Tensor]) -> list[Tensor]:
         owner = book._writer(tape, n)
         learned = model.embedding[1].shape[0] if len(model.embedding) > 1 else 0
-        x, summands = embed(owner, model.vocab, positions=learned, scaled=model.embedding_scaled,
-                            dropout=model.embedding_dropout)
+        x, summands = embed(
+            owner, model.vocab, positions=learned, scaled=model.embedding_scaled, dropout=model.embedding_dropout
+        )
         places = [] if learned else position_ids(tape)
         blocks = [model.blocks[i] for i in model.order]
         masks = [additive_mask(tape, x.dtype) for _ in range(mask_kinds(model))] if n.attention == "eager" else []
@@ -71,8 +65,16 @@ def _checkpointed(tape: Tape, layer: Layer, x: Tensor, block: Any, shared: Share
     return tape.checkpoint(lambda t: decoder(layer, t, block, shared), x)
 
 
-def _head(owner: Layer, box: list[Tensor], model: Any, p: TrainingPlan, held: list[Tensor], marks: dict[str, int],
-          others: list[Tensor], entry: list[Tensor]) -> Tensor:
+def _head(
+    owner: Layer,
+    box: list[Tensor],
+    model: Any,
+    p: TrainingPlan,
+    held: list[Tensor],
+    marks: dict[str, int],
+    others: list[Tensor],
+    entry: list[Tensor],
+) -> Tensor:
     if model.tied:
         owner.params["head"] = owner.params["embedding"]
     form = head_form(model, p)

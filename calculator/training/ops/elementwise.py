@@ -40,7 +40,8 @@ def mul(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
     dtype = promoted(x, y)
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
-        assert node is not None and g[0] is not None
+        assert node is not None
+        assert g[0] is not None
         gx = like_of(tape, g[0]) if node.needs(0) else None
         gy = like_of(tape, g[0]) if node.needs(1) else None
         return [reduced(tape, gx, sx), reduced(tape, gy, sy)]

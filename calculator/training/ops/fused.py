@@ -38,8 +38,8 @@ def dequantising_linear(
 def fused_adapter_linear(
     tape: Tape, x: Tensor, weight: Param, a: Param, b: Param, width: int, rank: int, compute: str, dropped: bool
 ) -> Tensor:
-    """One kernel for a packed weight and its adapter (Unsloth's, also in fms-acceleration): keeps the input and the input
-    after dropout, both in the compute type."""
+    """One kernel for a packed weight and its adapter (Unsloth's, also in fms-acceleration): keeps the input and the
+    input after dropout, both in the compute type."""
     x = cast(tape, x, compute)
     rows, in_width, elements = x.rows, x.width, weight.tensor.width
     sizes = (a.tensor.width, b.tensor.width)
@@ -89,8 +89,8 @@ def rewrite(tape: Tape, x: Tensor) -> Tensor:
 
 
 def magnitude(tape: Tape, base: Tensor, delta: Tensor, scale_: Param, weight: Param, width: int) -> Tensor:
-    """DoRA: base and adapter output scaled by a trained vector over the norm of the summed weight, which takes an identity
-    through the adapter, the full delta and its sum with the (unpacked) weight; both outputs are kept."""
+    """DoRA: base and adapter output scaled by a trained vector over the norm of the summed weight, which takes an
+    identity through the adapter, the full delta and its sum with the (unpacked) weight; both outputs are kept."""
     in_width = weight.tensor.width // width
     dtype = delta.dtype
     identity = tape.new(ONE, in_width * in_width, dtype)
@@ -102,7 +102,8 @@ def magnitude(tape: Tape, base: Tensor, delta: Tensor, scale_: Param, weight: Pa
     shapes = shape_of(base), shape_of(delta)
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
-        assert node is not None and g[0] is not None
+        assert node is not None
+        assert g[0] is not None
         return [
             tape.new(*shapes[0]) if node.needs(0) else None,
             tape.new(*shapes[1]) if node.needs(1) else None,
@@ -114,7 +115,8 @@ def magnitude(tape: Tape, base: Tensor, delta: Tensor, scale_: Param, weight: Pa
 
 
 def tiled(tape: Tape, x: Tensor, params: Sequence[Param], widths: Sequence[int], out_width: int) -> Tensor:
-    """An MLP in tiles of as many tokens as the model is wide, run again tile by tile in backward: it keeps its input."""
+    """An MLP in tiles of as many tokens as the model is wide, run again tile by tile in backward: it keeps its
+    input."""
     rows, in_width, dtype = x.rows, x.width, x.dtype
     inputs = [x, *(p.tensor for p in params)]
 

@@ -40,7 +40,8 @@ def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None 
     inputs = [x, w] + ([b] if b is not None else [])
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
-        assert node is not None and g[0] is not None
+        assert node is not None
+        assert g[0] is not None
         grad = g[0]
         out: Grads = [None, None]
         whole = tape.new(rows, in_width, grad.dtype) if regathered else None
@@ -88,7 +89,8 @@ def matmul(tape: Tape, x: Tensor, y: Tensor, rows: int, width: int) -> Tensor:
     saves = ([x] if y.needs_grad else []) + ([y] if x.needs_grad else [])
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
-        assert node is not None and g[0] is not None
+        assert node is not None
+        assert g[0] is not None
         gx = tape.new(*sx) if node.needs(0) else None
         gy = tape.new(*sy) if node.needs(1) else None
         for t in (gx, gy):

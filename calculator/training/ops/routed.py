@@ -55,7 +55,8 @@ def grouped_linear(tape: Tape, x: Tensor, weight: Param, offsets: Tensor, width:
     elements, rows, in_width = w.width, x.rows, x.width
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
-        assert node is not None and g[0] is not None
+        assert node is not None
+        assert g[0] is not None
         gx = tape.new(rows, in_width, g[0].dtype) if node.needs(0) else None
         gw = tape.new(ONE, elements, g[0].dtype) if node.needs(1) else None
         return [gx, gw]
@@ -80,7 +81,8 @@ def expert_linear(tape: Tape, x: Tensor, weight: Param, experts: int, width: int
     part = finish(tape, Tensor(w.storage, ONE, elements // experts, w.dtype), select)
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
-        assert node is not None and g[0] is not None
+        assert node is not None
+        assert g[0] is not None
         gw = tape.new(ONE, elements // experts, g[0].dtype) if node.needs(1) else None
         gx = tape.new(rows, in_width, g[0].dtype) if node.needs(0) else None
         return [gx, gw]

@@ -1,0 +1,306 @@
+"""A shape's recordings: embedding, layers, head, or a whole model, made when first asked for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from calculator.model.shape import Attention, Block, LatentAttention, ModelShape
+from calculator.training import seq2seq
+from calculator.training.decoder import decoder
+from calculator.training.dialect import dialect
+from calculator.training.encoder import embed_encoder, encoder, masked_head
+from calculator.training.holdings import Units, units
+from calculator.training.layers import Layer, Shared
+from calculator.training.numerics import Numerics
+from calculator.training.parallel import Degrees, local_block, share
+from calculator.training.stretches import (
+    HeadForm,
+    additive_mask,
+    boolean_mask,
+    embed,
+    head,
+    position_ids,
+    rotary_tables,
+)
+from calculator.training.tape import ONE, SCORES, SEQ, SHARD, TOKENS, Tape, Tensor
+from calculator.training.template import BLOCK, Sized, Template, record, rounded, size
+
+
+class Compiled:
+    """A shape's recordings, made when first asked for and kept."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        self.shape = shape
+        self._templates: dict[Any, Template] = {}
+        self._sized: OrderedDict[Any, Sized] = OrderedDict()
+        self._adapters: dict[Any, tuple[tuple[int, ...], ...]] = {}
+        self._units: dict[tuple[bool, bool, Degrees], Units] = {}
+        self.transient: dict[int, frozenset[int]] = {}
+        self.summands: dict[int, frozenset[int]] = {}
+        self.holds_entry = len(shape.embedding) == 1 or shape.kind == "encoder"
+        dim = max((rotary_dim(b) for b in shape.blocks), default=0)
+        tables = 2 if shape.model_type in TWO_ROTARIES else 1
+        self.buffers_bytes = 2 * tables * rounded(2 * dim) + (BLOCK if shape.embedding_scaled else 0)
+        if shape.kind == "encoder" and len(shape.embedding) > 1:
+            self.buffers_bytes += 2 * rounded(8 * shape.embedding[1].shape[0])
+
+    def units_for(self, n: Numerics) -> Units:
+        """The weights as the plan's code holds them: litgpt ties none, older transformers has an expert a module."""
+        key = (n.code == "litgpt", n.experts == "modules", n.degrees)
+        found = self._units.get(key)
+        if found is None:
+            litgpt, modules, cut = key
+            shape = self.shape.model_copy(update={"tied": False}) if litgpt else self.shape
+            found = self._units[key] = units(shape, modules=modules, packable_head=litgpt, degrees=cut)
+        return found
+
+    # ------------------------------------------------------------------------------------------------ recording
+    def layer(self, index: int, n: Numerics, checkpoint: str, first: bool, boundary: str) -> Template:
+        key = ("layer", index, n, checkpoint, first, boundary)
+        found = self._templates.get(key)
+        if found is None:
+            found = self._templates[key] = self._record_layer(
+                local_block(self.shape.blocks[index], n.degrees), n, checkpoint, first, boundary
+            )
+        return found
+
+    def _record_layer(self, block: Block, n: Numerics, checkpoint: str, first: bool, boundary: str) -> Template:
+        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        layer = self._writer(tape, n, block)
+        shared = shared_tensors(tape, self.shape, block, n)
+        tensors = shared.rotary
+
+        def run(box: list[Tensor]) -> list[Tensor]:
+            def body(x: Tensor) -> Tensor:
+                return (encoder if self.shape.kind == "encoder" else decoder)(layer, x, block, shared)
+
+            if checkpoint == "reentrant":
+                return [tape.checkpoint_reentrant(body, box[0])]
+            return [tape.checkpoint(body, box[0]) if checkpoint else body(box[0])]
+
+        return record(
+            tape,
+            run,
+            (stream_rows(n), self.shape.hidden, n.residual),
+            input_needs_grad=n.input_needs_grad,
+            shared=tensors,
+            hold_input=first and self.holds_entry,
+            boundary=boundary,
+        )
+
+    def adapters(self, index: int, n: Numerics) -> tuple[tuple[int, ...], ...]:
+        """Dimensions of the adapter matrices on a layer of a kind."""
+        key = (index, n.rank, n.targets, n.code)
+        found = self._adapters.get(key)
+        if found is None:
+            plain = Numerics(trainable=False, rank=n.rank, targets=n.targets, code=n.code)
+            tape = Tape()
+            layer = self._writer(tape, plain, self.shape.blocks[index])
+            x = tape.leaf(tape.outside(TOKENS, self.shape.hidden, "bf16", ""))
+            decoder(
+                layer, x, self.shape.blocks[index], shared_tensors(tape, self.shape, self.shape.blocks[index], plain)
+            )
+            found = tuple(p.dims for p in layer.params.values() if p.tensor.needs_grad)
+            for storage in tape.storages:
+                storage.tape = None
+            self._adapters[key] = found
+        return found
+
+    def _writer(self, tape: Tape, n: Numerics, block: Block | None = None) -> Layer:
+        layer = Layer(tape, n, self.shape.hidden, dialect=dialect(self.shape.model_type, n.code))
+        if block is not None:
+            layer.head_norm = "rms_unit_offset" if block.norm == "rms_unit_offset" else "rms"
+            layer.output_bias = has_output_bias(block, self.shape.hidden)
+        return layer
+
+    def embedding(self, n: Numerics, boundary: str) -> Template:
+        key = ("embedding", n, boundary)
+        found = self._templates.get(key)
+        if found is not None:
+            return found
+        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        layer = self._writer(tape, n)
+        shape = self.shape
+        transient: list[int] = []
+        always: list[int] = []
+        learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 else 0
+
+        def run(_: list[Tensor]) -> list[Tensor]:
+            summands: list[Tensor] = []
+            if shape.kind == "encoder":
+                types = (
+                    shape.embedding[2].shape[0]
+                    if len(shape.embedding) > 3 and shape.embedding[2].kind == "embedding"
+                    else 0
+                )
+                x = embed_encoder(layer, shape.vocab, learned, types, shape.embedding_dropout)
+            else:
+                x, summands = embed(
+                    layer,
+                    share(shape.vocab, n.degrees.tensor),
+                    positions=learned,
+                    scaled=shape.embedding_scaled,
+                    norm=shape.embedding_norm,
+                    dropout=shape.embedding_dropout,
+                )
+            if shape.tied and n.trainable and n.code == "transformers":
+                param = layer.params["embedding"]
+                param.waiting = tape.outside(ONE, param.tensor.width, n.small, role="gradients")
+                param.adds_in_place = n.autocast is not None
+            places = [] if learned or shape.kind == "encoder" else position_ids(tape)
+            blocks = [shape.blocks[i] for i in sorted(set(shape.order))]
+            masks = (
+                [additive_mask(tape, x.dtype) for _ in range(mask_kinds(shape))]
+                if n.attention == "eager" and shape.kind == "decoder"
+                else []
+            )
+            if not masks and any(needs_mask(b, n) for b in blocks):
+                masks = [boolean_mask(tape)]
+            tables: list[Tensor] = []
+            dim = max((rotary_dim(b) for b in blocks), default=0)
+            for _kind in range(rotary_kinds(shape) if dim else 0):
+                tables += rotary_tables(tape, dim, x.dtype, layer.dialect)
+            brief = [*summands, *places, *masks]
+            transient.extend(t.storage.ident for t in brief)
+            always.extend(t.storage.ident for t in summands)
+            return [x, *brief, *tables]
+
+        found = self._templates[key] = record(tape, run, boundary=boundary)
+        self.transient[id(found)] = frozenset(transient)
+        self.summands[id(found)] = frozenset(always)
+        return found
+
+    def head(self, n: Numerics, form: HeadForm, boundary: str) -> Template:
+        key = ("head", n, form, boundary)
+        found = self._templates.get(key)
+        if found is not None:
+            return found
+        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        if form.tied:
+            n = n._replace(grads_exist=False)
+        layer = self._writer(tape, n)
+        held: list[Tensor] = []
+        marks: dict[str, int] = {}
+        whole = self.shape.kind != "encoder"
+
+        def run(box: list[Tensor]) -> list[Tensor]:
+            if whole:
+                return [head(layer, box, form, held, marks)]
+            return [masked_head(layer, box, form.vocab, held, marks)]
+
+        found = record(
+            tape,
+            run,
+            (stream_rows(n), self.shape.hidden, n.residual),
+            held=None if form.outputs_held else held,
+            marks=marks,
+            boundary=boundary,
+        )
+        self._templates[key] = found
+        return found
+
+    def whole(self, n: Numerics, form: HeadForm, checkpoint: str) -> Template:
+        """An encoder-decoder model in one recording."""
+        key = ("whole", n, form, checkpoint)
+        found = self._templates.get(key)
+        if found is None:
+            tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+            held: list[Tensor] = []
+            marks: dict[str, int] = {}
+            found = self._templates[key] = record(
+                tape,
+                lambda _: [seq2seq.forward(tape, self.shape, n, checkpoint, held, marks)],
+                held=None if form.outputs_held else held,
+                marks=marks,
+            )
+        return found
+
+    def sized(self, template: Template, rows: tuple[int, ...]) -> Sized:
+        key = (id(template), rows)
+        found = self._sized.get(key)
+        if found is None:
+            found = self._sized[key] = size(template, rows)
+            if len(self._sized) > 512:
+                self._sized.popitem(last=False)
+        return found
+
+
+_compiled: OrderedDict[int, Compiled] = OrderedDict()
+
+
+def compiled(shape: ModelShape) -> Compiled:
+    """The recordings of a shape; those of the last few shapes are kept."""
+    found = _compiled.get(id(shape))
+    if found is None or found.shape is not shape:
+        found = _compiled[id(shape)] = Compiled(shape)
+        while len(_compiled) > 16:
+            _compiled.popitem(last=False)
+    return found
+
+
+def stream_rows(n: Numerics) -> int:
+    """The rows of the residual stream: all tokens, or a share of them."""
+    return SHARD if n.sequence_parallel else TOKENS
+
+
+def rotary_dim(block: Block) -> int:
+    """Width of a layer's rotary tables: the head size, or the rotated part of it; 0 without rotary embedding."""
+    mixer = block.mixer
+    if isinstance(mixer, LatentAttention):
+        return mixer.qk_rope_head_dim
+    if isinstance(mixer, Attention) and mixer.rotary != "none":
+        return mixer.rotary_dim or mixer.head_dim
+    return 0
+
+
+def needs_mask(block: Block, n: Numerics) -> bool:
+    mixer = block.mixer
+    return (n.attention == "eager" and (not isinstance(mixer, Attention) or mixer.causal)) or (
+        n.masked and isinstance(mixer, Attention) and mixer.window is not None
+    )
+
+
+def shared_tensors(tape: Tape, shape: ModelShape, block: Block, n: Numerics) -> Shared:
+    """The tables and the mask that a layer reads, made by the embedding stretch."""
+    shared = Shared()
+    dim = rotary_dim(block)
+    if dim and dialect(shape.model_type, n.code).complex_rotary:
+        shared.rotary = (tape.outside(SEQ, dim // 2, "complex64", "activations"),)
+    elif dim:
+        dtype = n.small
+        shared.rotary = (tape.outside(SEQ, dim, dtype, "activations"), tape.outside(SEQ, dim, dtype, "activations"))
+    if needs_mask(block, n):
+        shared.mask = tape.outside(SCORES, 1, n.small if n.attention == "eager" else "bool", "activations")
+    return shared
+
+
+def mask_kinds(shape: ModelShape) -> int:
+    """How many masks a model makes: one, or one for windowed and one for full layers."""
+    return 2 if shape.model_type in TWO_MASKS else 1
+
+
+TWO_MASKS = ("gemma2", "gemma3_text", "gemma3", "gemma3n", "gemma3n_text", "gpt_oss", "cohere2")
+
+
+def rotary_kinds(shape: ModelShape) -> int:
+    """How many pairs of rotary tables a model makes: one, or one for windowed and one for full layers (Gemma 3)."""
+    if shape.model_type not in TWO_ROTARIES:
+        return 1
+    windows = {
+        b.mixer.window is not None for i in set(shape.order) if isinstance((b := shape.blocks[i]).mixer, Attention)
+    }
+    return len(windows)
+
+
+TWO_ROTARIES = ("gemma3_text", "gemma3", "gemma3n", "gemma3n_text")
+
+
+def has_output_bias(block: Block, hidden: int) -> bool:
+    """Whether attention's output projection has a bias: what the query, key and value biases leave over."""
+    mixer = block.mixer
+    if not isinstance(mixer, Attention):
+        return False
+    biases = sum(t.elements for t in block.tensors if t.component == "attention" and t.kind == "bias")
+    inner = mixer.heads * mixer.head_dim + mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)
+    return biases in (hidden, hidden + inner)

@@ -1,0 +1,235 @@
+"""Forward and backward of one micro-batch on one rank's part of the model, with a framework's edits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from calculator.model.shape import ModelShape
+from calculator.training.compiled import compiled
+from calculator.training.numerics import Numerics
+from calculator.training.parallel import Part
+from calculator.training.plan import TrainingPlan
+from calculator.training.program import Stage
+from calculator.training.settings import checkpoint_every, checkpoint_form, row_counts
+from calculator.training.sharding import Edits
+from calculator.training.stack import accumulates
+from calculator.training.stretches import HeadForm
+from calculator.training.template import BLOCK, Sized, Stretch, edit
+
+
+class MicroStep:
+    """Forward and backward of one micro-batch on one part of the model, with a framework's edits around each unit."""
+
+    def __init__(
+        self, shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm, part: Part, edits: Edits
+    ) -> None:
+        self.plan, self.edits, self.part = plan, edits, part
+        self.offloads = plan.checkpointing == "offloaded" or "activations" in plan.offload
+        self.book, rows = compiled(shape), row_counts(shape, plan)
+        self.checkpoint = checkpoint_form(plan)
+        self.boundary = "checkpoints" if self.checkpoint else "activations"
+        book, checkpoint = self.book, self.checkpoint
+        frozen_entry = not n.trainable and not checkpoint
+        self.embedding = book.sized(book.embedding(n, self.boundary), rows)
+        self.layers: list[Sized] = []
+        residual = self.embedding.template.dtype
+        known: dict[tuple[int, bool, str, bool], Sized] = {}
+        every = checkpoint_every(plan)
+        for i, index in enumerate(part.layers):
+            first, again = i == 0 and part.embedding, i % every == 0
+            unit = known.get((index, first, residual, again))
+            if unit is None:
+                wants = n._replace(input_needs_grad=not (first and frozen_entry), residual=residual)
+                template = book.layer(index, wants, checkpoint if again else "", first, self.boundary)
+                unit = known[index, first, residual, again] = book.sized(template, rows)
+            self.layers.append(unit)
+            residual = unit.template.dtype
+        self.last = book.sized(book.head(n._replace(residual=residual), form, self.boundary), rows)
+        self.count = len(part.layers)
+        gradients = [u.backward.net_by_key.get("gradients", 0) for u in (self.embedding, *self.layers, self.last)]
+        self.gradients = [gradients[0] * part.embedding, *gradients[1:-1], gradients[-1] * part.head]
+
+    # ------------------------------------------------------------------------------------------------- pieces
+    def _edit(self, phase: str, name: str, unit: int, events: Stretch | None) -> list[Stage]:
+        return [] if events is None else [Stage(phase, name, unit, events)]
+
+    def _gone(self, some: Iterable[int]) -> Stretch:
+        entry = self.embedding
+        return edit(*((entry.template.storages[i][2], -entry.sizes[i]) for i in some))
+
+    def _tables(self) -> tuple[list[int], list[int]]:
+        """Tensors made beside the embedding that leave when the model's forward returns, and those that stay to the
+        end."""
+        template, book = self.embedding.template, self.book
+        brief, summands = book.transient[id(template)], book.summands[id(template)]
+        kept = bool(self.checkpoint) or any(unit.template.keeps_shared for unit in self.layers)
+        early = [i for i in template.extras if i in summands or (not self.checkpoint and (i in brief or not kept))]
+        return early, [i for i in template.extras if i not in early]
+
+    def forward(self) -> list[Stage]:
+        e, count = self.edits, self.count
+        stages = self._edit("forward", "gather", 0, e.start())
+        if self.part.embedding:
+            stages += self._edit("forward", "gather", 0, e.before_forward(0))
+            stages.append(Stage("forward", "embedding", 0, self.embedding.forward))
+            stages += self._edit("forward", "release", 0, e.after_forward(0))
+        else:
+            stages.append(Stage("forward", "receive", 0, self._received()))
+        for i, unit in enumerate(self.layers):
+            stages += self._edit("forward", "gather", i + 1, e.before_forward(i + 1))
+            stages.append(Stage("forward", "layer", i + 1, unit.forward))
+            stages += self._edit("forward", "offload", i + 1, self._moved(i, -1))
+            stages += self._edit("forward", "release", i + 1, e.after_forward(i + 1))
+        stages += self._tail() if self.part.head else [Stage("forward", "send", count + 1, self._sent())]
+        for i, unit in enumerate(self._units()):
+            if unit.exit.deltas:
+                stages.append(Stage("forward", "exit", i, unit.exit))
+        if accumulates(self.plan):
+            stages.append(Stage("forward", "outputs", count + 1, edit(("logits_loss", BLOCK))))
+        return stages
+
+    def _units(self) -> list[Sized]:
+        return [
+            *([self.embedding] if self.part.embedding else []),
+            *self.layers,
+            *([self.last] if self.part.head else []),
+        ]
+
+    def _moved(self, index: int, sign: int) -> Stretch | None:
+        """What a layer keeps, moved to the host after its forward and fetched back before its backward; the last
+        layer's stays."""
+        if not self.offloads or index == self.count - 1:
+            return None
+        return edit(*((key, sign * size) for key, size in self.kept(index).items()))
+
+    def kept(self, index: int) -> dict[str, int]:
+        """What a layer keeps for backward, by item; its input among it if nobody else holds that."""
+        unit = self.layers[index]
+        template, found = unit.template, dict(unit.forward.net_by_key)
+        found[self.boundary] = found.get(self.boundary, 0) - unit.sizes[template.leaving]
+        if (template.keeps_input and (index or not self.part.embedding)) or (
+            not template.keeps_input and (index or not self.book.holds_entry)
+        ):
+            found[self.boundary] += unit.sizes[template.entering]
+        return {key: size for key, size in found.items() if size > 0 and key in ("activations", "checkpoints")}
+
+    @property
+    def offloaded_bytes(self) -> int:
+        return sum(sum(self.kept(i).values()) for i in range(self.count - 1)) if self.offloads else 0
+
+    def _stepped(self, unit: int) -> Stretch | None:
+        """An optimizer that runs inside backward frees a unit's gradients as soon as they have been used."""
+        if not self.plan.optimizer_in_backward or not self.gradients[unit]:
+            return None
+        return edit(("gradients", -self.gradients[unit]))
+
+    def _received(self) -> Stretch:
+        """What a later pipeline stage is sent, and the tables that it makes for itself."""
+        first, entry = self.layers[0], self.embedding
+        early, late = self._tables()
+        summands = self.book.summands[id(entry.template)]
+        tables = [(entry.template.storages[i][2], entry.sizes[i]) for i in (*early, *late) if i not in summands]
+        return edit((self.boundary, first.sizes[first.template.entering]), *tables)
+
+    def _sent(self) -> Stretch:
+        """The output leaves for the next stage; tensors beside the layers leave where nothing keeps them."""
+        last, entry = self.layers[-1], self.embedding
+        early, _ = self._tables()
+        summands = self.book.summands[id(entry.template)]
+        changes = [
+            (entry.template.storages[i][2], -entry.sizes[i]) for i in early if self.part.embedding or i not in summands
+        ]
+        if self.part.embedding and self.book.holds_entry and not self.layers[0].template.keeps_input:
+            changes.append((self.boundary, -entry.sizes[entry.template.leaving]))
+        return edit((self.boundary, -last.sizes[last.template.leaving]), *changes)
+
+    def _tail(self) -> list[Stage]:
+        """Final norm, head and loss."""
+        e, count, last = self.edits, self.count, self.last
+        stages = self._edit("forward", "gather", count + 1, e.before_forward(count + 1))
+        stages.append(Stage("forward", "final_norm", count + 1, last.between("", "returned")))
+        if self.part.embedding and self.book.holds_entry and not self.layers[0].template.keeps_input:
+            entry = self.embedding.sizes[self.embedding.template.leaving]
+            stages.append(Stage("forward", "entry", count + 1, edit((self.boundary, -entry))))
+        early, _ = self._tables()
+        if not self.part.embedding:
+            early = [i for i in early if i not in self.book.summands[id(self.embedding.template)]]
+        if early:
+            stages.append(Stage("forward", "tables", count + 1, self._gone(early)))
+        stages.append(Stage("forward", "head", count + 1, last.between("returned", "loss")))
+        stages.append(Stage("loss", "loss", count + 1, last.between("loss", "after_loss")))
+        stages.append(Stage("forward", "outputs", count + 1, last.between("after_loss", "")))
+        stages += self._edit("forward", "release", count + 1, e.after_forward(count + 1))
+        return stages
+
+    def backward(self, gradients: list[int] | None) -> list[Stage]:
+        """``gradients``: bytes of each unit's whole gradients, to be reduced after its backward; None leaves them."""
+        e, count = self.edits, self.count
+
+        def done(unit: int) -> Stretch | None:
+            return e.after_backward(unit, gradients[unit] if gradients is not None else 0)
+
+        stages = [Stage("backward", "start", count + 1, edit(("backward_temporary", 2 * BLOCK)))]
+        if self.part.head:
+            stages += self._edit("backward", "gather", count + 1, e.before_backward(count + 1))
+            stages.append(Stage("backward", "head", count + 1, self.last.backward))
+            stages += self._edit("backward", "reduce", count + 1, done(count + 1))
+            stages += self._edit("backward", "step", count + 1, self._stepped(count + 1))
+        else:
+            top = self.layers[-1]
+            received = top.sizes[top.template.gradient_in] if top.template.gradient_in >= 0 else 0
+            stages = [Stage("backward", "receive", count + 1, edit(("backward_temporary", received + BLOCK)))]
+        retained = 0
+        for i in range(count - 1, -1, -1):
+            unit = self.layers[i]
+            stages += self._edit("backward", "gather", i + 1, e.before_backward(i + 1))
+            stages += self._edit("backward", "fetch", i + 1, self._moved(i, 1))
+            stages.append(Stage("backward", "layer", i + 1, unit.backward))
+            if e.keeps_layer_inputs:
+                more = unit.sizes[unit.template.entering]
+                more += unit.sizes[unit.template.gradient_in] if i < count - 1 else 0
+                stages.append(Stage("backward", "retain", i + 1, edit(("checkpoints", more))))
+                retained += more
+            stages += self._edit("backward", "reduce", i + 1, done(i + 1))
+            stages += self._edit("backward", "step", i + 1, self._stepped(i + 1))
+        _, late = self._tables()
+        if late:
+            stages.append(Stage("backward", "tables", 1, self._gone(late)))
+        first = self.layers[0]
+        if self.part.embedding:
+            stages += self._edit("backward", "gather", 0, e.before_backward(0))
+        if self.part.embedding and self.embedding.backward.deltas:
+            stages.append(Stage("backward", "embedding", 0, self.embedding.backward))
+        elif first.template.gradient_out >= 0:
+            stages.append(
+                Stage(
+                    "backward",
+                    "entry_gradient",
+                    0,
+                    edit(("backward_temporary", -first.sizes[first.template.gradient_out])),
+                )
+            )
+        if self.part.embedding:
+            stages += self._edit("backward", "reduce", 0, done(0))
+            stages += self._edit("backward", "step", 0, self._stepped(0))
+        ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if accumulates(self.plan) else [])
+        if retained:
+            ended.append(("checkpoints", -retained))
+        stages.append(Stage("backward", "end", 0, edit(*ended)))
+        stages += self._edit("backward", "release", 0, e.end())
+        return stages
+
+
+def whole_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadForm) -> list[Stage]:
+    """Forward and backward of an encoder-decoder model."""
+    book = compiled(shape)
+    unit = book.sized(book.whole(n, form, checkpoint_form(plan)), row_counts(shape, plan))
+    return [
+        Stage("forward", "layers", 0, unit.between("", "loss"), unit.template.marks),
+        Stage("loss", "loss", 0, unit.between("loss", "after_loss")),
+        Stage("forward", "outputs", 0, unit.between("after_loss", "")),
+        Stage("forward", "exit", 0, unit.exit),
+        Stage("backward", "start", 0, edit(("backward_temporary", 2 * BLOCK))),
+        Stage("backward", "layers", 0, unit.backward),
+        Stage("backward", "end", 0, edit(("backward_temporary", -BLOCK))),
+    ]

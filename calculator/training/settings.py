@@ -1,0 +1,141 @@
+"""What a plan means for the recordings: numerics, the head, checkpointing, row counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from calculator.hardware import Gpu
+from calculator.model.shape import Attention, ModelShape, MoeMlp
+from calculator.training.numerics import AttentionImpl, Numerics, Stored
+from calculator.training.parallel import degrees, share
+from calculator.training.plan import TrainingPlan
+from calculator.training.recipe import Recipe, adapted
+from calculator.training.stack import adapter_dropout, chunk_form, liger_chunk, outputs_held, stack_of
+from calculator.training.stretches import HeadForm
+from calculator.training.tape import PADDED, ROW_KINDS
+
+LINEAR_ROLES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
+
+
+def row_counts(shape: ModelShape, plan: TrainingPlan) -> tuple[int, ...]:
+    """The row counts of ``tape`` for a plan's micro-batch and length."""
+    b, s = plan.micro_batch, share(plan.seq_len, plan.cp)
+    moe = next((block.mlp for block in shape.blocks if isinstance(block.mlp, MoeMlp)), None)
+    routed = max(1, b * s * moe.top_k // moe.experts) if moe is not None else 0
+    chunk = loss_chunk(shape, plan)
+    rows = [
+        1,
+        s,
+        b * s,
+        b * s * plan.seq_len,
+        s * s,
+        b,
+        b * (s + 1),
+        b * max(0, s - 1),
+        share(b * s, plan.tp),
+        chunk,
+        routed,
+        min(b * s, shape.hidden),
+    ]
+    assert len(rows) == ROW_KINDS
+    assert rows[PADDED] == b * (s + 1)
+    return tuple(rows)
+
+
+def loss_chunk(shape: ModelShape, plan: TrainingPlan) -> int:
+    """Tokens whose logits exist at once in a loss that works in pieces."""
+    tokens = plan.micro_batch * share(plan.seq_len, plan.cp)
+    if plan.loss == "fused_linear_ce":
+        return min(tokens, liger_chunk(tokens, shape.vocab, shape.hidden))
+    return min(tokens, 128) if plan.framework == "litgpt" else -(-tokens // 8)
+
+
+STORED: Mapping[str, Stored] = {"none": "", "nf4": "bnb4", "nf4_dq": "bnb4", "int8": "int8"}
+"""How a frozen base is stored, as layers see it; anything else is packed words."""
+
+
+def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *, scratch: bool) -> Numerics:
+    """What of the plan the recordings depend on."""
+    stack = stack_of(plan, shape.model_type)
+    lora = adapted(plan)
+    targets: frozenset[str] = frozenset()
+    rank = 0
+    if lora:
+        adapter = plan.adapter
+        names = adapter.targets if adapter is not None else ("all-linear",)
+        targets = LINEAR_ROLES if "all-linear" in names else frozenset(names)
+        rank = adapter.rank if adapter is not None else 16
+    attention: AttentionImpl = "eager" if plan.attention == "eager" else "flash"
+    if attention == "flash" and recipe.compute == "fp32":
+        attention = "efficient"
+    windowed = any(
+        isinstance(b.mixer, Attention) and b.mixer.window is not None and b.mixer.window < plan.seq_len
+        for b in shape.blocks
+    )
+    quantised = STORED.get(plan.base_quant, "packed")
+    packed_compute = recipe.compute
+    if quantised == "bnb4" and plan.framework == "litgpt":
+        quantised = "bnb4_input"
+        packed_compute = recipe.weight if "2023" in (plan.framework_version or "") else "fp32"
+    return Numerics(
+        code="litgpt" if plan.framework == "litgpt" else "transformers",
+        weight=recipe.weight,
+        small=recipe.small,
+        norm=recipe.norm,
+        autocast=recipe.autocast,
+        trainable=not lora,
+        rank=rank,
+        targets=targets,
+        adapter=recipe.adapter,
+        adapter_dropout=adapter_dropout(plan),
+        fused_adapters=stack.kernels in ("unsloth", "triton") and plan.base_quant != "none",
+        dora=plan.method == "dora",
+        quantised=quantised,
+        packed_compute=packed_compute,
+        attention=attention,
+        masked=windowed and plan.attention == "sdpa",
+        dropout=plan.dropout,
+        experts=stack.experts,
+        repeat_kv=stack.repeat_kv,
+        fused_norm=stack.kernels != "written_out",
+        fused_rope=stack.kernels != "written_out",
+        fused_mlp=stack.kernels in ("liger", "unsloth"),
+        cudnn=gpu.vendor == "NVIDIA" and float(gpu.compute_capability or 0) >= 9,
+        single=plan.micro_batch == 1,
+        scratch=scratch,
+        tiled_mlp=plan.tiled_mlp,
+        train_embeddings=bool(plan.adapter and plan.adapter.train_embeddings),
+        degrees=degrees(plan),
+        sequence_parallel=plan.sequence_parallel and plan.tp > 1,
+        exchanged=plan.cp > 1,
+    )
+
+
+def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
+    return HeadForm(
+        vocab=share(shape.vocab, plan.tp),
+        norm=shape.final_norm,
+        tied=shape.tied and plan.framework != "litgpt",
+        softcap=shape.final_softcap,
+        upcast=shape.loss_upcast,
+        kernel=plan.loss,
+        chunked=chunk_form(plan),
+        era=stack_of(plan).era,
+        outputs_held=outputs_held(plan),
+        outputs_fp32=plan.convert_outputs_fp32,
+    )
+
+
+def checkpoint_form(plan: TrainingPlan) -> str:
+    """ "" for none, else the form. Selective recomputation of attention's core changes nothing where a fused kernel
+    keeps no scores; torchtitan's selects whole blocks."""
+    if plan.checkpointing == "none" or (plan.checkpointing == "selective" and plan.framework != "torchtitan"):
+        return ""
+    return "reentrant" if stack_of(plan).reentrant else "plain"
+
+
+def checkpoint_every(plan: TrainingPlan) -> int:
+    """Every how many layers one is checkpointed; torchtitan's selective mode takes every second."""
+    if plan.checkpointing == "selective" and plan.framework == "torchtitan":
+        return max(2, plan.checkpoint_every)
+    return plan.checkpoint_every

@@ -1,0 +1,157 @@
+"""What a rank's part of the model holds whatever the micro-batch: weights by unit, trained tensors, optimizer
+memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+
+from calculator.model.shape import ModelShape
+from calculator.training.compiled import Compiled
+from calculator.training.holdings import Weights, bytes_of, statistics_of
+from calculator.training.numerics import Numerics
+from calculator.training.optimizer import StepMemory, step_memory
+from calculator.training.parallel import Part
+from calculator.training.plan import TrainingPlan
+from calculator.training.recipe import BYTES, Recipe, adapted
+from calculator.training.sharding import FSDP, UnitBytes
+from calculator.training.template import rounded
+
+
+@dataclass(frozen=True)
+class Statics:
+    """What does not change with micro-batch and length. ``units``: weights of embedding, each layer, and final norm
+    with head, as they are gathered; ``whole``: bytes of quantisation statistics, which no sharding divides."""
+
+    trained: tuple[tuple[int, ...], ...]
+    trained_elements: int
+    largest: int
+    memory: StepMemory
+    parameters: int
+    whole: int
+    adapter_parameters: int
+    units: tuple[UnitBytes, ...]
+    expert_memory: StepMemory
+    expert_parameters: int
+    expert_elements: int
+
+
+_statics: dict[tuple[int, tuple[object, ...]], tuple[Compiled, Statics]] = {}
+
+
+def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, part: Part) -> Statics:
+    """Weights and optimizer memory of a rank that holds a whole part, cached by what they depend on."""
+    key = (
+        id(book),
+        (
+            recipe,
+            plan.method,
+            plan.adapter,
+            plan.sharding in FSDP,
+            plan.base_quant,
+            plan.optimizer,
+            n.experts,
+            n.code,
+            n.degrees,
+            part,
+        ),
+    )
+    found = _statics.get(key)
+    if found is not None and found[0] is book:
+        return found[1]
+    units, order = book.units_for(n), layers_of(book.shape, part)
+    groups = groups_of(book, n, part)
+    trained = trained_tensors(book, plan, n, part)
+    held = (
+        recipe._replace(weight=recipe.held, small=recipe.held, norm=recipe.held)
+        if recipe.held != recipe.weight
+        else recipe
+    )
+    apart = n.degrees.expert > 1
+    sizes = {id(group): bytes_of(group, plan, held) for group in groups}
+    experts = {id(g): tuple(w for w in g if w.expert) for g in groups} if apart else {}
+    expert_bytes = sum(bytes_of(experts[id(g)], plan, held) for g in groups) if apart else 0
+    expert_dims = tuple(w.dims for g in groups for w in experts[id(g)]) if apart and not adapted(plan) else ()
+    statistics = {i: statistics_of(units.blocks[i], plan) for i in set(order)}
+    item = BYTES[recipe.adapter]
+    elements = sum(prod(dims) for dims in trained)
+    dense = _less(trained, expert_dims)
+    made = Statics(
+        trained=trained,
+        trained_elements=elements,
+        largest=max((prod(dims) for dims in trained), default=0),
+        memory=step_memory(dense, plan, recipe),
+        expert_memory=step_memory(expert_dims, plan, recipe),
+        parameters=sum(sizes[id(g)] for g in groups) - expert_bytes + book.buffers_bytes,
+        expert_parameters=expert_bytes,
+        expert_elements=sum(prod(dims) for dims in expert_dims),
+        whole=sum(statistics[i] for i in order),
+        adapter_parameters=sum(rounded(int(prod(dims) * item)) for dims in trained) if adapted(plan) else 0,
+        units=tuple(unit_bytes(book, plan, recipe, n, part, statistics)),
+    )
+    if len(_statics) > 128:
+        _statics.clear()
+    _statics[key] = (book, made)
+    return made
+
+
+def _less(all_: tuple[tuple[int, ...], ...], some: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """``all_`` without ``some``, one for one."""
+    gone = Counter(some)
+    kept = []
+    for dims in all_:
+        if gone[dims]:
+            gone[dims] -= 1
+        else:
+            kept.append(dims)
+    return tuple(kept)
+
+
+def layers_of(shape: ModelShape, part: Part) -> tuple[int, ...]:
+    """The part's layers as block indices, encoder layers first."""
+    return (*(shape.encoder_order if part.embedding else ()), *part.layers)
+
+
+def groups_of(book: Compiled, n: Numerics, part: Part) -> list[Weights]:
+    """The weights of a part, unit by unit. The last stage of a pipeline has its own copy of tied embeddings."""
+    units = book.units_for(n)
+    groups = [units.embedding, units.extra] if part.embedding else []
+    groups += [units.blocks[i] for i in layers_of(book.shape, part)]
+    if part.head:
+        groups += [units.final, units.head]
+        if book.shape.tied and not part.embedding:
+            groups.append(units.embedding[:1])
+    return groups
+
+
+def unit_bytes(
+    book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, part: Part, statistics: dict[int, int]
+) -> list[UnitBytes]:
+    """Embedding, every layer, and final norm with head as sharded units."""
+    full, units = not adapted(plan), book.units_for(n)
+
+    def one(weights: Weights, index: int | None = None) -> UnitBytes:
+        elements = sum(w.elements for w in weights)
+        gathered = bytes_of(weights, plan, recipe) - (statistics[index] if index is not None else 0)
+        adapters = sum(prod(dims) for dims in book.adapters(index, n)) if index is not None and not full else 0
+        return UnitBytes(gathered=gathered, trained=elements if full else adapters, frozen=not full)
+
+    order = layers_of(book.shape, part)
+    layers = {i: one(units.blocks[i], i) for i in set(order)}
+    first = one((*units.embedding, *units.extra)) if part.embedding else one(())
+    return [first, *(layers[i] for i in order), one((*units.final, *units.head)) if part.head else one(())]
+
+
+def trained_tensors(
+    book: Compiled, plan: TrainingPlan, n: Numerics, part: Part | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """Dimensions of every trained parameter of a part."""
+    part = part or Part(book.shape.order)
+    if not adapted(plan):
+        return tuple(w.dims for group in groups_of(book, n, part) for w in group)
+    found = [dims for i in part.layers for dims in book.adapters(i, n)]
+    if plan.adapter is not None and plan.adapter.train_embeddings:
+        units = book.units_for(n)
+        found += [w.dims for w in (*(units.embedding if part.embedding else ()), *(units.head if part.head else ()))]
+    return tuple(found)
