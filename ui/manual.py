@@ -63,14 +63,17 @@ class ManualShape(Frozen):
         return min(self.top_k, self.experts)
 
     def _latent(self) -> dict[str, Any]:
-        return {
+        latent: dict[str, Any] = {
             "model_type": "deepseek_v2", "kv_lora_rank": self.kv_lora_rank, "q_lora_rank": self.q_lora_rank or None,
             "qk_nope_head_dim": self.head_dim, "qk_rope_head_dim": self.rope_dim, "v_head_dim": self.head_dim,
-            "num_key_value_heads": self.heads, "n_routed_experts": self.experts or None,
-            "n_shared_experts": (self.shared_experts or None) if self.experts else None,
-            "num_experts_per_tok": self._active() if self.experts else None,
+            "num_key_value_heads": self.heads, "attention_bias": False, "n_routed_experts": self.experts or None,
+            "first_k_dense_replace": 0 if self.experts else self.layers,
+        }  # fmt: skip
+        if not self.experts:
+            return latent
+        return latent | {
+            "n_shared_experts": self.shared_experts or None, "num_experts_per_tok": self._active(),
             "moe_intermediate_size": self.intermediate, "moe_layer_freq": 1,
-            "first_k_dense_replace": 0 if self.experts else self.layers, "attention_bias": False,
         }  # fmt: skip
 
 
