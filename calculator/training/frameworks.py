@@ -17,6 +17,7 @@ from calculator.sources import Source
 from calculator.training.plan import Adapter, Framework, TrainingPlan
 
 _ADAPTER = "adapter_"
+_PLAIN = Adapter.model_validate({})
 
 
 class Preset(Frozen):
@@ -43,7 +44,7 @@ class Preset(Frozen):
         fields = self.fields(adapted=adapted, n_gpus=plan.n_gpus)
         of_adapter = {k.removeprefix(_ADAPTER): fields.pop(k) for k in list(fields) if k in ADAPTER_FIELDS}
         if of_adapter:
-            fields["adapter"] = (plan.adapter or Adapter()).model_copy(update=of_adapter)
+            fields["adapter"] = (plan.adapter or _PLAIN).model_copy(update=of_adapter)
         return plan.model_copy(update=fields)
 
     def changed(self, plan: TrainingPlan, *, adapted: bool) -> tuple[str, ...]:
@@ -58,7 +59,7 @@ ADAPTER_FIELDS = ("adapter_rank", "adapter_targets")
 def value_of(plan: TrainingPlan, name: str) -> Any:
     """The plan's value of a field that a preset names."""
     if name in ADAPTER_FIELDS:
-        return getattr(plan.adapter or Adapter(), name.removeprefix(_ADAPTER))
+        return getattr(plan.adapter or _PLAIN, name.removeprefix(_ADAPTER))
     return getattr(plan, name)
 
 

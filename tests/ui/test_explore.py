@@ -36,7 +36,8 @@ def test_a_first_paint_says_that_it_is_estimating() -> None:
     at = opened("training", v="1", p=SMALL, t="1333")
     notes = [metric.delta for metric in at.metric]
     assert notes.count("estimating …") == 2
-    assert "–" in at.metric[1].value and "–" in at.metric[2].value
+    assert "–" in at.metric[1].value
+    assert "–" in at.metric[2].value
 
 
 def test_the_replayed_figure_takes_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,8 @@ def test_a_cell_that_cannot_run_says_why() -> None:
 
     cell = grid(shape, TrainingPlan(), gpu, [1], [512], refusing)[0][0]
     assert cell.verdict is None
-    assert cell.refusal is not None and cell.refusal.id == "training.ranks"
+    assert cell.refusal is not None
+    assert cell.refusal.id == "training.ranks"
 
 
 @pytest.mark.parametrize("page", ["training", "finetuning"])
@@ -111,3 +113,21 @@ def test_kept_results_are_bounded_and_by_object() -> None:
     kept.make(one, "b", lambda: 4)
     assert kept.get(one, "a") is None
     assert kept.get(other, "a") == 3
+
+
+@pytest.mark.parametrize("page", ["training", "finetuning"])
+def test_a_framework_sets_its_recipe_and_says_so(page: str) -> None:
+    at = opened(page, v="1", p=SMALL)
+    checked(at.selectbox(key="training.framework").set_value("torchtune").run())
+    assert at.selectbox(key="training.loss").value == "chunked"
+    said = [caption.value for caption in at.caption if "torchtune" in caption.value]
+    assert said
+    assert "Chunked cross" in said[0]
+    assert not [button for button in at.button if button.key == "training.framework.reset"]
+    checked(at.selectbox(key="training.loss").set_value("standard").run())
+    assert any("Changed from that" in caption.value and "Loss" in caption.value for caption in at.caption)
+    checked(at.button(key="training.framework.reset").click().run())
+    assert at.selectbox(key="training.loss").value == "chunked"
+    if page == "finetuning":
+        assert at.number_input(key="adapter.rank").value == 8
+        assert at.selectbox(key="adapter.targets").value == ("q", "v", "o", "gate", "up", "down")

@@ -32,6 +32,6 @@ def _renderer(name: str) -> Any:
 
 
 def mount(name: str, data: dict[str, Any], key: str, **callbacks: Callable[[], None]) -> Any:
-    """Shows component ``name`` with ``data``, which reaches the browser as JSON. ``callbacks`` (``on_<name>_change``) run
-    when the component sends a value, and the result then holds it."""
+    """Shows component ``name`` with ``data``, which reaches the browser as JSON. ``callbacks`` (``on_<name>_change``)
+    run when the component sends a value, and the result then holds it."""
     return _renderer(name)(data=data, key=key, **callbacks)

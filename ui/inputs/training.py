@@ -10,6 +10,7 @@ from calculator.training.plan import Adapter, TrainingPlan
 from ui import state
 from ui.i18n import Words
 from ui.inputs.form import Form
+from ui.inputs.framework import framework_inputs
 from ui.settings import Page
 
 METHODS = ("lora", "qlora", "dora")
@@ -20,8 +21,7 @@ OPTIMIZERS = (
     "adamw_fused", "adamw_foreach", "adamw_loop", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "adafactor",
     "lion", "sgd_momentum", "sgd",
 )  # fmt: skip
-FRAMEWORKS = ("hf_trainer", "deepspeed", "plain_torch")
-CHECKPOINTING = ("none", "full")
+CHECKPOINTING = ("none", "selective", "full", "offloaded")
 ATTENTION = ("sdpa", "flash", "eager")
 LOSSES = ("standard", "fused_ce", "fused_linear_ce", "chunked")
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
@@ -55,6 +55,7 @@ def plan_inputs(page: Page, words: Words) -> None:
         form.number("seq_len", step=512)
     form.number("grad_accum")
     st.subheader(words("ui.group.recipe"))
+    framework_inputs(page, plan, words)
     form.select("precision", PRECISIONS)
     form.select("optimizer", OPTIMIZERS)
     st.subheader(words("ui.group.savers"))
@@ -66,7 +67,6 @@ def plan_inputs(page: Page, words: Words) -> None:
         form.select("sharding", SHARDINGS)
         _model_parallel(form, plan, settings.n_gpus)
     with st.expander(words("ui.group.more")):
-        form.select("framework", FRAMEWORKS)
         form.several("offload", OFFLOADS)
         form.select("grad_dtype", (None, "fp32", "bf16", "fp16"))
         form.select("optimizer_state_dtype", (None, "fp32", "bf16", "fp16", "int8"))
