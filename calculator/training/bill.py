@@ -80,7 +80,7 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     program = made.program
     moments = program.moments
     peak_phase = program.peak_phase
-    at_peak = program.items_at(moments[peak_phase])
+    at_peak = program.items[peak_phase]
     highest, alive = program.highest_by_key, program.phases_by_key
     items = tuple(
         _item(key, at_peak.get(key, 0), highest[key], alive.get(key, ()), plan, made)
@@ -125,7 +125,7 @@ def _phases(program: Program, made: Step) -> tuple[Phase, ...]:
     for name in PHASES[1:]:
         moment = program.moments.get(name)
         if moment is not None:
-            found.append(Phase(name=name, allocated_bytes=moment.bytes, items=program.items_at(moment)))
+            found.append(Phase(name=name, allocated_bytes=moment.bytes, items=program.items[name]))
     found.append(Phase(name="end", allocated_bytes=sum(made.end.values()), items=made.end))
     return tuple(found)
 

@@ -49,6 +49,11 @@ class Run(NamedTuple):
     first: int
 
 
+def _add(to: dict[str, int], changes: Mapping[str, int], times: int) -> None:
+    for name, change in changes.items():
+        to[name] = to.get(name, 0) + change * times
+
+
 @dataclass(frozen=True)
 class Program:
     """``start``: bytes by item key that are there before the first stage."""
@@ -95,20 +100,26 @@ class Program:
     def peak_phase(self) -> str:
         return max(self.moments, key=lambda name: self.moments[name].bytes)
 
-    def items_at(self, moment: Moment) -> dict[str, int]:
-        """Bytes by item key at an instant."""
-        found = dict(self.start)
-        for _, events, count, index in self.runs:
-            if index > moment.stage:
-                break
-            times = min(count, moment.stage - index)
-            if times:
-                for name, net in events.net_by_key.items():
-                    found[name] = found.get(name, 0) + net * times
-        if moment.events:
-            for name, net in self.stages[moment.stage].events.upto(moment.events).items():
-                found[name] = found.get(name, 0) + net
-        return {name: size for name, size in found.items() if size}
+    @cached_property
+    def items(self) -> dict[str, dict[str, int]]:
+        """Bytes by item key at every phase's highest instant."""
+        found: dict[str, dict[str, int]] = {}
+        wanted = sorted((moment.stage, phase) for phase, moment in self.moments.items())
+        now = dict(self.start)
+        runs = self.runs
+        at = 0
+        for stage, phase in wanted:
+            while at < len(runs) and runs[at].first + runs[at].times <= stage:
+                _add(now, runs[at].events.net_by_key, runs[at].times)
+                at += 1
+            then = dict(now)
+            if at < len(runs) and stage > runs[at].first:
+                _add(then, runs[at].events.net_by_key, stage - runs[at].first)
+            moment = self.moments[phase]
+            if moment.events:
+                _add(then, self.stages[stage].events.upto(moment.events), 1)
+            found[phase] = {name: size for name, size in then.items() if size}
+        return found
 
     @cached_property
     def _by_key(self) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:

@@ -7,8 +7,8 @@ index, so a plan with another micro-batch or length only evaluates a short table
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 from calculator.training.tape import BACKWARD, FORWARD, ITEM_BYTES, RECOMPUTE, Node, Tape, Tensor
@@ -97,6 +97,7 @@ class Stretch:
         return best
 
 
+@lru_cache(4096)
 def edit(*changes: tuple[str, int]) -> Stretch:
     """Single changes by item key, made by a framework between stretches."""
     return Stretch(tuple(d for _, d in changes), tuple(k for k, _ in changes), ())
@@ -108,6 +109,7 @@ class Sized:
 
     template: Template
     sizes: tuple[int, ...]
+    spans: dict[tuple[str, str], Stretch] = field(default_factory=dict, compare=False)
 
     def part(self, events: tuple[Event, ...]) -> Stretch:
         sizes, storages = self.sizes, self.template.storages
@@ -124,9 +126,12 @@ class Sized:
 
     def between(self, first: str, last: str) -> Stretch:
         """Forward events between two marks ("" for the start or the end)."""
-        marks = self.template.marks
-        events = self.template.forward
-        return self.part(events[marks[first] if first else 0 : marks[last] if last else len(events)])
+        found = self.spans.get((first, last))
+        if found is None:
+            marks, events = self.template.marks, self.template.forward
+            found = self.part(events[marks[first] if first else 0 : marks[last] if last else len(events)])
+            self.spans[first, last] = found
+        return found
 
     @cached_property
     def exit(self) -> Stretch:
