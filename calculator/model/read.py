@@ -81,6 +81,8 @@ def _headed(cfg: Config, shape: ModelShape, architecture: str) -> ModelShape:
     where it is one, as in reward models and rerankers."""
     if shape.kind != "decoder" or shape.towers:
         return shape
+    if not architecture:
+        cfg.notes.assume("assumption.causal_head", key="architectures")
     if BARE_MODEL.fullmatch(architecture):
         return shape.model_copy(update={"head": (), "tied": False})
     if "ForSequenceClassification" in architecture:

@@ -21,6 +21,7 @@ from calculator.model.families import (
     llama_next,
     moe,
     omni,
+    remote_vision,
     seq2seq,
     single,
     ssm,
@@ -109,5 +110,5 @@ READERS: dict[str, Reader] = {
     "whisper": seq2seq.whisper,
 }
 
-for _name, _read in (composite.COMPOSITES | omni.OMNI).items():
+for _name, _read in (composite.COMPOSITES | omni.OMNI | remote_vision.REMOTE).items():
     READERS[_name] = partial(_with_readers, _read)

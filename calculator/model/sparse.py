@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calculator.model.config import MAX_SIZE, Config
+from calculator.model.config import Config
 from calculator.model.shape import Activation, MoeMlp
 
 MAX_EXPERTS = 65_536
@@ -47,15 +47,15 @@ def sparse_layers(cfg: Config, layers: int, *, required: str = "") -> tuple[bool
     return tuple(i >= first and i % step == 0 and i not in only for i in range(layers))
 
 
-def _shared(cfg: Config, keys: Sequence[str], default: int | None, high: int) -> int:
-    """How many shared experts, or how wide. Null means none; absent means the class's default, or is an error."""
+def _shared(cfg: Config, keys: Sequence[str], default: int | None) -> int:
+    """How many shared experts. Null means none; absent means the class's default, or is an error."""
     if not keys:
         return 0
-    if default is None and not any(key in cfg.raw for key in keys):
-        raise cfg.missing(*keys)
     if any(key in cfg.raw for key in keys):
-        return cfg.integer(*keys, default=0, low=0, high=high, silent=True)
-    return cfg.integer(*keys, default=default, low=0, high=high)
+        return cfg.integer(*keys, default=0, low=0, high=4096, silent=True)
+    if default is None:
+        raise cfg.missing(*keys)
+    return cfg.integer(*keys, default=default, low=0, high=4096)
 
 
 def experts(
@@ -77,10 +77,10 @@ def experts(
     if used > count:
         raise cfg.bad(next(k for k in top_k if cfg.has(k)), "range")
     size = cfg.integer(*width)
-    number = _shared(cfg, shared_count, default_shared, 4096)
+    number = _shared(cfg, shared_count, default_shared)
     total = number * size
     if shared_width:
-        total = _shared(cfg, shared_width, None, MAX_SIZE)
+        total = cfg.integer(*shared_width, low=0)
         number = 1 if total else 0
     return MoeMlp(
         experts=count,

@@ -37,6 +37,7 @@ def window_width(cfg: Config, default: int | None = None) -> int | None:
 def from_types(cfg: Config, layers: int, window: int | None, *, spare: int = 0) -> tuple[int | None, ...] | None:
     """Windows from ``layer_types``, None where the key is absent."""
     if not cfg.has("layer_types"):
+        cfg.notes.defaulted.add(f"{cfg.path}layer_types")
         return None
     words = {k: v for k, v in LAYER_WORDS.items() if v in ("full", "window")}
     kinds = cfg.layer_kinds("layer_types", words, layers, spare=spare)
@@ -50,7 +51,10 @@ def all_layers(default: int | None) -> Windows:
 
     def windows(cfg: Config, layers: int) -> tuple[int | None, ...]:
         window = window_width(cfg, default)
-        return from_types(cfg, layers, window) or (window,) * layers
+        found = from_types(cfg, layers, window)
+        if found is None and window is not None:
+            cfg.notes.assume("assumption.layer_pattern", key=f"{cfg.path}layer_types")
+        return found or (window,) * layers
 
     return windows
 

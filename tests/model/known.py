@@ -60,9 +60,6 @@ REFUSED = {
     "baidu/ERNIE-4.5-VL-424B-A47B-Paddle": "moe_layer_start_index",
     "deepseek-ai/Janus-1.3B": "model_type",
     "deepseek-ai/Janus-Pro-1B": "model_type",
-    "deepseek-ai/deepseek-vl2-tiny": "model_type",
-    "microsoft/Phi-3-vision-128k-instruct": "embd_layer",
-    "microsoft/Phi-3.5-vision-instruct": "embd_layer",
     "openbmb/MiniCPM-V": "version",
     "rhymes-ai/Aria-torchao-int8wo": "text_config.model_type",
 }
@@ -89,3 +86,14 @@ PUBLISHED_BEYOND = {
     "MiniMaxAI/MiniMax-M2": 62 * 256,
 }
 """What published files hold beside the counted parameters and the MTP layers, to the unit."""
+
+EQUAL_TO_PUBLISHED = {
+    # neither a class in transformers nor a formula in the index
+    "OpenGVLab/InternVL2-2B",
+    "OpenGVLab/InternVL2-4B",
+    "deepseek-ai/deepseek-vl2-tiny",
+    "microsoft/Phi-3-vision-128k-instruct",
+    "microsoft/Phi-3.5-vision-instruct",
+    "openbmb/MiniCPM-V-2_6",
+    "openbmb/MiniCPM-V-4",
+}

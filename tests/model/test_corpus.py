@@ -60,6 +60,19 @@ def test_equal_to_the_published_total(model: str) -> None:
     assert shape_of(model).parameters.total == index()[model]["published_total"]
 
 
+@pytest.mark.parametrize("model", sorted(known.EQUAL_TO_PUBLISHED))
+def test_families_without_a_class_equal_the_published_total(model: str) -> None:
+    assert "meta_total" not in index()[model]
+    assert shape_of(model).parameters.total == index()[model]["published_total"]
+
+
+def test_the_text_part_of_minimax_m3_lacks_what_the_whole_file_adds() -> None:
+    whole = shape_of("nvidia/MiniMax-M3-NVFP4").parameters
+    text, published = shape_of("MiniMaxAI/MiniMax-M3").parameters, index()["MiniMaxAI/MiniMax-M3"]["published_total"]
+    router_biases = 57 * 128
+    assert text.total + whole.vision + whole.projector + router_biases == published
+
+
 @pytest.mark.parametrize("model", sorted(known.PUBLISHED_BEYOND))
 def test_prediction_layers_explain_the_published_total(model: str) -> None:
     parameters = shape_of(model).parameters

@@ -35,10 +35,24 @@ def says_default(mutation: Mutation, shape: ModelShape) -> bool:
     return any(leaf in str(note.values) for note in shape.assumptions)
 
 
-NULL_MEANS_NONE = {"n_shared_experts", "sliding_window", "architectures"}
-"""Keys for which null is an answer: no shared experts, no window, no class named."""
+NULL_MEANS_NONE = {
+    "n_shared_experts",
+    "num_shared_experts",
+    "sliding_window",
+    "q_lora_rank",
+    "vision_config",
+    "visual",
+}
+"""Keys for which null is an answer: no shared experts, no window, one plain query projection, no tower."""
 
-LISTS_THAT_MAY_CHANGE = {"mlp_only_layers", "vision_feature_layer", "vision_config"}
+LISTS_THAT_MAY_CHANGE = {
+    "mlp_only_layers",
+    "vision_feature_layer",
+    "vision_config",
+    "ple_layer_ids",
+    "ssm_cfg",
+    "mlp_ratio",
+}
 """A mutated value of these can be a valid one, which changes the total rightly."""
 
 

@@ -44,7 +44,7 @@ def gemma4_text(cfg: Config) -> ModelShape:
     doubled = cfg.flag("use_double_wide_mlp")
     act = activation(cfg, "hidden_activation", "hidden_act", default="gelu_tanh")
     width = cfg.integer("intermediate_size")
-    per_layer = cfg.integer("hidden_size_per_layer_input", default=0, low=0, silent=True)
+    per_layer = cfg.integer("hidden_size_per_layer_input", low=0)
     bias = cfg.flag("attention_bias")
     moe = _experts(cfg, width)
     dropout = cfg.number("attention_dropout", default=0.0, high=1.0)

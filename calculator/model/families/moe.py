@@ -115,6 +115,8 @@ def indexed_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
     """Layers with an indexer of their own; the others take the choice of the one before (GLM-5.2)."""
     words = {"full": "full", "shared": "shared"}
     if not cfg.has("indexer_types"):
+        if "indexer_types" in cfg.raw:
+            cfg.assume_default("indexer_types", "full")
         return (True,) * layers
     spare = cfg.integer("num_nextn_predict_layers", default=0, low=0, high=64, silent=True)
     return tuple(kind == "full" for kind in cfg.layer_kinds("indexer_types", words, layers, spare=spare))

@@ -45,6 +45,7 @@ def _sparse_layers(cfg: Config, part: str, layers: int) -> tuple[bool, ...]:
     step = cfg.optional_int(f"{part}_sparse_step", low=0, high=MAX_LAYERS)
     count = cfg.integer(f"num_sparse_{part}_layers", default=3, low=0, high=MAX_LAYERS, silent=step is not None)
     if step is None:
+        cfg.assume_default(f"{part}_sparse_step", layers // count if count else layers)
         step = layers // count if count else layers
     return tuple(step > 0 and (i % step == 1 or step == 1) for i in range(layers))
 

@@ -380,7 +380,7 @@ def step3p5(cfg: Config) -> ModelShape:
     moe = experts(cfg, keys=("num_experts", "n_routed_experts"), shared_width=("share_expert_dim",))
     cfg.ignore("n_shared_experts")
     dense = DenseMlp(width=cfg.integer("intermediate_size"), gated=True, activation="silu")
-    sparse = sparse_layers(cfg, size.layers)
+    sparse = sparse_layers(cfg, size.layers, required="first_k_dense_replace")
 
     def make(kind: str, is_sparse: bool) -> Block:
         mixer = Attention(

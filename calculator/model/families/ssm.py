@@ -45,8 +45,8 @@ def _state_sizes(cfg: Config, hidden: tuple[str, ...], layers: tuple[str, ...], 
 
 def mamba(cfg: Config) -> ModelShape:
     """Mamba-1 in the transformers layout: every layer is a norm and a mixer."""
-    size = _state_sizes(cfg, ("hidden_size", "d_model"), ("num_hidden_layers", "n_layer"), cfg.integer("vocab_size"))
-    inner = cfg.integer("intermediate_size", "d_inner")
+    size = _state_sizes(cfg, ("hidden_size",), ("num_hidden_layers",), cfg.integer("vocab_size"))
+    inner = cfg.integer("intermediate_size")
     cfg.ignore("expand", "ssm_cfg", "d_model", "n_layer", "d_inner", "pad_vocab_size_multiple")
     mixer, rank = read_mamba1(
         cfg, size.hidden, inner=inner, state=("state_size",), kernel=("conv_kernel",), rank=("time_step_rank",)
