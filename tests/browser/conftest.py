@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from scripts.chromium import find
 from tests.fakehub import FakeHub, good_repos, troubled_repos
@@ -24,6 +24,9 @@ ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 PATIENCE_MS = 120_000
+"""Generous: two workers on two cores, a software renderer, and a charting script of megabytes."""
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 def free_port() -> int:
