@@ -48,6 +48,8 @@ SERVING_KEYS: Mapping[str, str] = MappingProxyType({
     "block_size": "bs", "cuda_graphs": "cg", "prefix_caching": "pc", "usage": "us", "sampler": "sm", "runner": "ru",
     "concurrency": "cc", "context_tokens": "ct", "practical_share": "sf", "tp": "stp", "pp": "spp", "dp": "sdp",
     "ep": "sep", "dcp": "sdc", "n_gpu_layers": "gl", "ttft_goal_s": "tf", "tpot_goal_s": "to",
+    "request_lengths": "rl", "prompt_median_tokens": "rlp", "prompt_spread": "rls", "output_median_tokens": "rlo",
+    "output_spread": "rlt",
 })  # fmt: skip
 """Short keys of the plans' fields. A field that has none yet travels under its own name."""
 

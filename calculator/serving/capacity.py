@@ -10,9 +10,10 @@ import random
 from collections.abc import Sequence
 
 from calculator.base import Frozen
-from calculator.bill import Verdict
+from calculator.bill import Bill, Verdict
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
+from calculator.model.stored import StoredWeights
 from calculator.serving.bill import bill
 from calculator.serving.lengths import Lengths
 from calculator.serving.plan import ServingPlan
@@ -31,12 +32,15 @@ class Packed(Frozen):
 
 
 class Cell(Frozen):
-    """One field of the matrix: so many requests of such a context."""
+    """One field of the matrix: so many requests of such a context. ``pool_share`` is what they fill of the pool (above
+    1 where they do not fit, 0 where the engine does not start), ``held`` the requests that run at once."""
 
     context_tokens: int
     requests: int
     verdict: Verdict
     need_bytes: int
+    pool_share: float = 0.0
+    held: int = 0
 
 
 def packed(
@@ -83,7 +87,12 @@ def packed(
 
 
 def matrix(
-    shape: ModelShape, plan: ServingPlan, gpu: Gpu, contexts: Sequence[int], requests: Sequence[int]
+    shape: ModelShape,
+    plan: ServingPlan,
+    gpu: Gpu,
+    contexts: Sequence[int],
+    requests: Sequence[int],
+    stored: StoredWeights | None = None,
 ) -> tuple[tuple[Cell, ...], ...]:
     """Context lengths against numbers of requests. The engine's limit is the row's own context, so a row says what a
     server started for that context holds."""
@@ -96,12 +105,20 @@ def matrix(
                 if plan.engine in ("llama_cpp", "ollama", "transformers")
                 else {"max_model_len": context, "context_tokens": context, "concurrency": count}
             )
-            result = bill(shape, asked, gpu)
-            row.append(
-                Cell(context_tokens=context, requests=count, verdict=result.verdict, need_bytes=result.need.value)
-            )
+            row.append(cell(context, count, bill(shape, asked, gpu, stored)))
         rows.append(tuple(row))
     return tuple(rows)
+
+
+def cell(context: int, requests: int, result: Bill) -> Cell:
+    """The field that a bill fills."""
+    figures = result.serving
+    assert figures is not None
+    share = figures.needed_pool_bytes / figures.kv_pool_bytes if figures.starts and figures.kv_pool_bytes > 0 else 0.0
+    return Cell(
+        context_tokens=context, requests=requests, verdict=result.verdict, need_bytes=result.need.value,
+        pool_share=share, held=min(int(figures.requests_at_context), requests) if figures.starts else 0,
+    )  # fmt: skip
 
 
 class Separated(Frozen):
@@ -115,7 +132,7 @@ class Separated(Frozen):
 
 
 def separated(
-    cache: Cache, pool_bytes: int, lengths: Lengths, threshold_tokens: int, *, max_num_seqs: int
+    cache: Cache, pool_bytes: int, lengths: Lengths, threshold_tokens: int, *, max_num_seqs: int, draws: int = 100
 ) -> Separated:
     """What splitting the traffic at ``threshold_tokens`` (prompt and output) does to one server's concurrency."""
     sample = lengths.draw(4096, 7)
@@ -125,7 +142,7 @@ def separated(
     def held(pairs: tuple[tuple[int, int], ...]) -> int:
         if not pairs:
             return 0
-        return packed(cache, pool_bytes, Lengths(name="part", pairs=pairs), max_num_seqs=max_num_seqs, draws=100).p50
+        return packed(cache, pool_bytes, Lengths(name="part", pairs=pairs), max_num_seqs=max_num_seqs, draws=draws).p50
 
     return Separated(
         mixed=held(tuple(sample)), short_only=held(short), long_only=held(long), short_share=len(short) / len(sample)

@@ -27,6 +27,8 @@ class ServingPlan(Frozen):
     ``swap_space_bytes`` and ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the
     same and cached once. llama.cpp and Ollama: ``n_ubatch``, ``kv_unified``, ``flash_attn``, ``swa_full``,
     ``experts_on_cpu``, ``tensor_split`` and ``max_model_len`` as the context of all slots together.
+    ``request_lengths`` describes the traffic (None: every request is of ``context_tokens``); the medians and spreads
+    (of the logarithm) are those of "lognormal".
     """
 
     engine: Engine = "vllm"
@@ -80,5 +82,10 @@ class ServingPlan(Frozen):
     swa_full: bool = False
     experts_on_cpu: bool = False
     tensor_split: tuple[float, ...] | None = None
+    request_lengths: Literal["chat", "rag", "code", "long_document", "agent", "lognormal"] | None = None
+    prompt_median_tokens: int = Field(1000, ge=1, le=16_777_216)
+    prompt_spread: float = Field(1.0, ge=0, le=4)
+    output_median_tokens: int = Field(250, ge=1, le=16_777_216)
+    output_spread: float = Field(0.8, ge=0, le=4)
     ttft_goal_s: float | None = Field(None, gt=0)
     tpot_goal_s: float | None = Field(None, gt=0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import log2
 
+from calculator.axes import around
 from calculator.base import Frozen
 from calculator.bill import Bill, Verdict
 from calculator.errors import CalculatorError
@@ -27,15 +27,6 @@ class Cell(Frozen):
     verdict: Verdict | None
     need_bytes: int = 0
     refusal: Text | None = None
-
-
-def around(value: int, steps: Sequence[int], count: int) -> tuple[int, ...]:
-    """``count`` of the ``steps`` with ``value`` among them: it takes the place of the nearest one, so that the axis
-    stays where it is while the value moves. An axis ends at a value that lies beyond its steps."""
-    nearest = min(range(len(steps)), key=lambda i: abs(log2(steps[i] / value)))
-    axis = sorted({*(step for i, step in enumerate(steps) if i != nearest), value})
-    start = min(max(axis.index(value) - count + 1, 0), max(len(axis) - count, 0))
-    return tuple(axis[start : start + count])
 
 
 def axes(shape: ModelShape, plan: TrainingPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:

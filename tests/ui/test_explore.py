@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from calculator import hardware, lookup, training
+from calculator.axes import around
 from calculator.errors import PlanError
 from calculator.render import catalogue
-from calculator.training.grid import MICRO_BATCHES, SEQUENCES, around, axes, grid
+from calculator.serving.speed import Estimate
+from calculator.training.grid import MICRO_BATCHES, SEQUENCES, axes, grid
 from calculator.training.plan import TrainingPlan
 from calculator.units import GIB
 from tests.ui.bills import training_bill
@@ -16,6 +18,7 @@ from ui import later
 from ui.i18n import Words
 from ui.kept import Kept
 from ui.views.ranks import ranks_data
+from ui.views.speed import span
 
 SMALL = "qwen2.5-0.5b"
 
@@ -131,3 +134,57 @@ def test_a_framework_sets_its_recipe_and_says_so(page: str) -> None:
     if page == "finetuning":
         assert at.number_input(key="adapter.rank").value == 8
         assert at.selectbox(key="adapter.targets").value == ("q", "v", "o", "gate", "up", "down")
+
+
+def test_the_serving_page_draws_its_table_and_speed(at_once: None) -> None:
+    at = opened("serving", v="1", p=SMALL)
+    assert {"Context × concurrent requests", "Speed, as a range", "Start it"} <= {h.value for h in at.subheader}
+    command = "vllm serve Qwen/Qwen2.5-0.5B --max-model-len 8192"
+    assert at.code[0].value.replace("\\\n", "").split() == command.split()
+    assert any(metric.label == "First token" and metric.value.endswith("ms") for metric in at.metric)
+
+
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+def test_traffic_is_simulated(at_once: None, locale: str) -> None:
+    at = opened("serving", locale, v="1", p=SMALL, rl="agent")
+    assert not at.error
+    checked(at.selectbox(key="serving.request_lengths").set_value("lognormal").run())
+    checked(at.number_input(key="serving.prompt_median_tokens").set_value(3000).run())
+    assert dict(at.query_params)["rlp"] == "3000"
+
+
+def test_a_pasted_command_fills_the_page() -> None:
+    at = opened("serving", v="1", p=SMALL)
+    line = "vllm serve llama-3.1-8b --max-model-len 16K --tensor-parallel-size 2 --frobnicate 7 --kv-cache-dtype fp8"
+    checked(at.text_area(key="command.pasted").set_value(line).run())
+    assert at.number_input(key="serving.max_model_len").value == 16384
+    assert at.number_input(key="hardware.n_gpus").value == 2
+    assert at.selectbox(key="serving.kv_cache_dtype").value == "fp8"
+    assert at.text_input(key="model.id").value.endswith("Llama-3.1-8B-Instruct")
+    assert any("frobnicate" in warning.value for warning in at.warning)
+    assert "--frobnicate 7" in at.code[0].value.replace("\\\n", "")
+
+
+@pytest.mark.parametrize("line", ["rm -rf /", "vllm serve '", "vllm serve x --max-model-len many", "a" * 5000])
+def test_a_line_that_is_no_command_says_so(line: str) -> None:
+    at = opened("serving", v="1", p=SMALL)
+    before = figures(at)
+    checked(at.text_area(key="command.pasted").set_value(line).run())
+    assert at.warning
+    assert figures(at) == before
+
+
+def test_a_release_can_be_chosen_or_written() -> None:
+    at = opened("serving", v="1", p=SMALL)
+    checked(at.selectbox(key="serving.engine_version").set_value("0.19.0").run())
+    assert dict(at.query_params)["ev"] == "0.19.0"
+    written = opened("serving", v="1", p=SMALL, ev="0.15.1")
+    assert written.selectbox(key="serving.engine_version").value == "0.15.1"
+
+
+@pytest.mark.parametrize(("low", "high", "shown"), [
+    (0.0144, 0.0316, "14 – 32 ms"), (0.0062, 0.0141, "6.2 – 14 ms"), (0.21, 0.38, "0.21 – 0.38 s"),
+    (0.5, 2.4, "0.50 – 2.4 s"), (3.2, 14.0, "3.2 – 14 s"),
+])  # fmt: skip
+def test_spans_have_one_unit(low: float, high: float, shown: str) -> None:
+    assert span(Estimate(low=low, value=(low + high) / 2, high=high)) == shown

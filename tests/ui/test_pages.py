@@ -58,7 +58,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
 def test_a_bare_page_shows_a_bill(page: str, locale: str) -> None:
     at = opened(page, locale)
-    assert len(at.metric) == 4
+    assert len(at.metric) >= 4
     assert all(re.search(r"\d", metric.value) for metric in at.metric)
     assert at.header[0].value
     assert query_of(at) == {}
@@ -240,6 +240,6 @@ def test_every_engine_gives_a_bill_and_shows_its_own_controls() -> None:
     for engine in ENGINES:
         checked(at.selectbox(key="serving.engine").set_value(engine).run())
         assert not at.error, engine
-        assert len(at.metric) == 4
+        assert len(at.metric) >= 4
         shown = {e.key for e in at.number_input}
         assert ("serving.memory_fraction" in shown) is (engine in WITH_FRACTION)

@@ -67,6 +67,26 @@ class Form:
             **self._bound(name, getattr(self.plan, name)),
         )  # fmt: skip
 
+    def decimal(self, name: str, low: float, high: float) -> None:
+        """A number between two."""
+        st.number_input(
+            self._label(name), min_value=low, max_value=high, step=0.1, format="%.2f", help=self._help(name),
+            **self._bound(name, getattr(self.plan, name)),
+        )  # fmt: skip
+
+    def one_of_or_own(self, name: str, options: Sequence[str], *, placeholder: str) -> None:
+        """One of many, or a short text of one's own; empty for none."""
+        value = getattr(self.plan, name)
+
+        def write(written: str | None) -> None:
+            self.write(name, (written or "").strip()[:40] or None)
+
+        st.selectbox(
+            self._label(name), [*options, *([value] if value and value not in options else [])], index=None,
+            placeholder=placeholder, accept_new_options=True, help=self._help(name),
+            **state.bound(self._key(name), value, write),
+        )  # fmt: skip
+
     def words_of(self, name: str, *, placeholder: str) -> None:
         """A short text, empty for none."""
 

@@ -6,9 +6,12 @@ from typing import Any
 
 import streamlit as st
 
+from calculator.serving.releases import RELEASES
 from ui import state
 from ui.i18n import Words
+from ui.inputs.command import command_input
 from ui.inputs.form import Form
+from ui.inputs.traffic import traffic_inputs
 
 ENGINES = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi", "llama_cpp", "ollama", "transformers")
 WITH_FRACTION = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi")
@@ -46,12 +49,15 @@ def plan_inputs(words: Words) -> None:
     with right:
         form.number("concurrency")
     form.number("context_tokens", step=1024, optional=True, placeholder=words("ui.auto_context"))
+    traffic_inputs(form, plan, words)
     st.subheader(words("ui.group.engine"))
+    command_input(words)
     left, right = st.columns(2)
     with left:
         form.select("engine", ENGINES)
     with right:
-        form.words_of("engine_version", placeholder=words("ui.auto_newest"))
+        releases = RELEASES.get(plan.engine, ())
+        form.one_of_or_own("engine_version", releases, placeholder=words("ui.auto_newest"))
     weights = GGUF_WEIGHTS if plan.engine in WITH_LAYERS_ON_GPU else WEIGHTS
     form.select("weights", weights, none="ui.as_stored")
     form.select("kv_cache_dtype", KV_FORMATS.get(plan.engine, ("auto",)))

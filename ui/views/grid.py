@@ -45,9 +45,11 @@ def fit_grid(
     *,
     stale: bool = False,
     pick: Callable[[int, int], None] | None = None,
+    names: str = "explore.legend",
 ) -> None:
     """Draws the table. ``titles`` name the rows' and the columns' axis; ``pick`` is told the row and column of a
-    clicked cell; a ``stale`` table is that of an earlier plan and is shown faintly."""
+    clicked cell; ``names`` are the legend's texts; a ``stale`` table is that of an earlier plan and is shown
+    faintly."""
 
     def picked() -> None:
         place = getattr(st.session_state.get(key), "pick", None)
@@ -57,7 +59,7 @@ def fit_grid(
                 pick(row, column)
                 st.session_state[_PICKED] = True
 
-    mount("fit_grid", grid_data(caption, titles, columns, rows, words, stale), key, on_pick_change=picked)
+    mount("fit_grid", grid_data(caption, titles, columns, rows, words, stale, names), key, on_pick_change=picked)
     if st.session_state.pop(_PICKED, False):
         st.rerun()
 
@@ -72,6 +74,7 @@ def grid_data(
     rows: Sequence[tuple[str, Sequence[Field]]],
     words: Words,
     stale: bool,
+    names: str = "explore.legend",
 ) -> dict[str, Any]:
     kinds = ("fits", "tight", "does_not_fit", "mine")
     return {
@@ -81,5 +84,5 @@ def grid_data(
                 {"verdict": f.verdict, "text": f.text, "title": f.title, "mine": f.mine} for f in fields
             ]} for label, fields in rows
         ],
-        "legend": [{"kind": kind, "name": words(f"explore.legend.{kind}")} for kind in kinds],
+        "legend": [{"kind": kind, "name": words(f"{names}.{kind}")} for kind in kinds],
     }  # fmt: skip

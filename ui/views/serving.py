@@ -9,9 +9,14 @@ import streamlit as st
 from calculator.bill import Bill, ServingFigures
 from calculator.errors import CalculatorError
 from ui.i18n import Words
+from ui.inputs.traffic import lengths
 from ui.markdown import plain
 from ui.screen import Screen
 from ui.views import notes, share, table, verdict
+from ui.views.capacity import capacity
+from ui.views.speed import speed_estimate
+from ui.views.start import start_it
+from ui.views.traffic import traffic
 
 BillOf = Callable[..., Bill]
 
@@ -31,6 +36,15 @@ def serving_page(screen: Screen, bill_of: BillOf) -> None:
     verdict.headline(bill.verdict, _sentence(bill, figures, where, words), _detail(bill, figures, words))
     _figures(bill, figures, words)
     table.bar(bill, words, budget_bytes=figures.budget_bytes)
+    traffic_lengths = lengths(plan)
+    left, right = st.columns([5, 4], gap="large")
+    with left:
+        capacity(screen, plan, bill, bill_of)
+    with right:
+        speed_estimate(screen, plan, figures, traffic_lengths)
+        start_it(screen, plan)
+    if traffic_lengths is not None:
+        traffic(screen, plan, traffic_lengths)
     table.bill_table(bill, words)
     left, right = st.columns(2, gap="large")
     with left:

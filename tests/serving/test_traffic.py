@@ -1,0 +1,79 @@
+"""The plan's traffic on one replica."""
+
+import pytest
+
+from calculator.errors import PlanError
+from calculator.hardware import find
+from calculator.lookup import load_preset
+from calculator.serving import releases
+from calculator.serving.bill import bill, start
+from calculator.serving.capacity import cell, matrix
+from calculator.serving.lengths import Lengths, Lognormal
+from calculator.serving.plan import ServingPlan
+from calculator.serving.traffic import lengths_of, outlook
+from calculator.serving.versions import parse
+
+PLAN = ServingPlan(max_model_len=8192, concurrency=32, request_lengths="chat", gpu="l4-24gb")
+
+
+def test_lengths_follow_the_plan() -> None:
+    assert lengths_of(ServingPlan()) is None
+    chosen = lengths_of(PLAN)
+    assert chosen is not None
+    assert chosen.name == "chat"
+    own = lengths_of(ServingPlan(request_lengths="lognormal", prompt_median_tokens=700, prompt_spread=0.0))
+    assert own is not None
+    assert own.prompt == Lognormal(median=700, spread=0)
+
+
+def test_an_outlook_on_one_length_is_the_pool_over_the_request() -> None:
+    """Requests that neither differ nor grow: the pool's own count, and an even load of the wished number."""
+    shape, gpu = load_preset("llama-3.1-8b").shape, find("l4-24gb")
+    lengths = Lengths(name="one", prompt=Lognormal(median=2047, spread=0), output=Lognormal(median=1, spread=0))
+    found = outlook(shape, PLAN, gpu, lengths)
+    begun = start(shape, PLAN, gpu)
+    assert found.full.p50 == found.full.p99 == int(begun.cache.concurrency(begun.pool.value, 2048))
+    assert (found.prompt_tokens, found.output_tokens) == (2047, 1)
+
+
+def test_traffic_keeps_the_wished_number_busy() -> None:
+    shape, gpu = load_preset("llama-3.1-8b").shape, find("h100-80gb-sxm")
+    found = outlook(shape, PLAN.model_copy(update={"gpu": gpu.key}), gpu, lengths_of(PLAN) or Lengths(name="none"))
+    assert found.simulated is not None
+    assert found.simulated.running_mean == pytest.approx(32, rel=0.1)
+    assert found.simulated.running_p50 <= found.simulated.running_p90 <= found.simulated.running_p99
+    assert found.full.p50 >= found.full.p90 >= found.full.p99
+    assert found.beside_longest.p50 <= found.full.p50
+    assert found.split.long_only < found.split.mixed <= found.split.short_only
+
+
+def test_a_card_without_rates_still_has_a_pool() -> None:
+    shape, gpu = load_preset("qwen2.5-0.5b").shape, find("l4-24gb").model_copy(update={"peak_dense_flops": {}})
+    found = outlook(shape, PLAN, gpu, lengths_of(PLAN) or Lengths(name="none"))
+    assert found.speed is None
+    assert found.simulated is None
+    assert found.full.p50 > 0
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(PlanError, match="nothing_fits"):
+        outlook(load_preset("llama-3.1-70b").shape, PLAN, find("l4-24gb"), lengths_of(PLAN) or Lengths(name="none"))
+
+
+def test_a_cell_is_its_bill() -> None:
+    shape, gpu = load_preset("llama-3.1-8b").shape, find("l4-24gb")
+    found = matrix(shape, PLAN, gpu, (2048, 8192), (1, 64))
+    assert found[1][1] == cell(8192, 64, bill(shape, PLAN.model_copy(update={"concurrency": 64}), gpu))
+    assert found[1][1].verdict == "tight"
+    assert found[1][1].pool_share > 1
+    assert 0 < found[1][1].held < 64
+    assert found[0][0].pool_share < found[1][0].pool_share < 1
+
+
+def test_every_release_on_offer_is_read_and_they_go_back_in_time() -> None:
+    for engine, offered in releases.RELEASES.items():
+        shape, gpu = load_preset("qwen2.5-0.5b").shape, find("l4-24gb")
+        for version in offered:
+            assert bill(shape, ServingPlan(engine=engine, engine_version=version), gpu).serving is not None
+        if engine != "llama_cpp":
+            assert list(offered) == sorted(offered, key=parse, reverse=True)
