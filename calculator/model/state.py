@@ -1,8 +1,9 @@
-"""Mixers with a fixed state: the tensors of Mamba, gated delta nets, lightning attention, short convolutions.
+"""Mixers with a fixed state: the tensors of Mamba, gated delta nets, lightning attention, short convolutions,
+and gated linear recurrent units.
 
 Sources: Mamba (arXiv 2312.00752), Mamba-2 (arXiv 2405.21060), Gated Delta Networks (arXiv 2412.06464), Kimi Linear
-(arXiv 2510.26692), MiniMax-01 (arXiv 2501.08313); layouts are those of the modelling code in the public transformers
-repository, release 5.24.
+(arXiv 2510.26692), MiniMax-01 (arXiv 2501.08313), Griffin (arXiv 2402.19427); layouts are those of the modelling code
+in the public transformers repository, release 5.24.
 """
 
 from __future__ import annotations
@@ -222,3 +223,35 @@ def short_conv(hidden: int, kernel: int, *, bias: bool) -> tuple[StateMixer, Ten
         *linear("conv.out_proj", hidden, hidden, "ssm", bias=bias, split="row"),
     )
     return mixer, tensors
+
+
+def rglru_mixer(heads: int, head_dim: int, kernel: int) -> StateMixer:
+    """Griffin's recurrent unit: the state is one row, always in fp32."""
+    inner = heads * head_dim
+    return StateMixer(
+        variant="rglru",
+        conv_channels=inner,
+        conv_kernel=kernel,
+        state_elements=inner,
+        heads=heads,
+        head_dim=head_dim,
+        inner=inner,
+        state_dtype="float32",
+    )
+
+
+def rglru(m: StateMixer, hidden: int, *, prefix: str) -> Tensors:
+    """Two branches in, a convolution on one, the recurrence with two gates of one square block per head, and back."""
+    tensors: Tensors = ()
+    for part in ("x", "y"):
+        tensors += linear(f"{prefix}linear_{part}", m.inner, hidden, "ssm", bias=True, split="column")
+    tensors += conv(f"{prefix}conv_1d", m.inner, m.conv_kernel, bias=True)
+    tensors += _vectors(f"{prefix}rg_lru.", m.inner, "recurrent_param")
+    for gate in ("input_gate", "recurrent_gate"):
+        for name, shape in (("weight", (m.heads, m.head_dim, m.head_dim)), ("bias", (m.heads, m.head_dim))):
+            tensors += (
+                Tensor(
+                    name=f"{prefix}rg_lru.{gate}_{name}", shape=shape, component="ssm", kind="other", split="column"
+                ),
+            )
+    return tensors + linear(f"{prefix}linear_out", hidden, m.inner, "ssm", bias=True, split="row")
