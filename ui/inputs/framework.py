@@ -74,4 +74,3 @@ def _said(name: str, value: object, words: Words) -> str:
     field = name.removeprefix("adapter_")
     written = "_".join(value) if isinstance(value, tuple) else str(value)
     return words("explore.framework.one", field=words(f"ui.field.{field}"), value=words.option(field, written))
-
