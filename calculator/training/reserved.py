@@ -12,6 +12,7 @@ from calculator.training.parts import parts
 from calculator.training.plan import TrainingPlan
 from calculator.training.sequence import expand
 from calculator.training.step import step
+from calculator.training.varying import SPREAD_VARYING, beside_loss, lengths_vary, loss_blocks
 from calculator.training.vocabulary import enlarged
 from calculator.units import MIB
 
@@ -51,7 +52,12 @@ def reserved(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Range:
     if stats is None or stats.out_of_memory:
         stats = replay(events, settings=settings)
     value = stats.reserved_since_trim_bytes
-    either_way = int((SPREAD_ALONE if plan.n_gpus == 1 else SPREAD_SHARED) * value)
+    spread = SPREAD_ALONE if plan.n_gpus == 1 else SPREAD_SHARED
+    if lengths_vary(plan) and plan.tp * plan.cp == 1 and "loss" in steps[-1].moments:
+        tokens, beside = plan.micro_batch * plan.seq_len, beside_loss(steps[-1])
+        value = max(value, beside + loss_blocks(steps[-1], tokens, shape.vocab, room - beside, settings))
+        spread = max(spread, SPREAD_VARYING)
+    either_way = int(spread * value)
     low, high = max(stats.allocated_peak_bytes, value - either_way), value + either_way
     return Range(value=value, low=min(low, value), high=high if value > room else min(high, room))
 
