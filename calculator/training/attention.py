@@ -139,7 +139,7 @@ def _fused(layer: Layer, hidden: Tensor, mixer: Attention) -> tuple[Tensor | Non
     """A fused projection taken apart the family's way; views of it, whose whole stays while one of them does."""
     tape = layer.tape
     widths = (mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim, mixer.kv_heads * mixer.v_head_dim)
-    qkv = layer.linear(hidden, "q", sum(widths), bias=mixer.bias, name="qkv")
+    qkv = layer.linear(hidden, "q", sum(widths), bias=mixer.bias, name="qkv", parts=widths)
     match layer.dialect.fused_split:
         case "per_head":
             qkv = _heads(layer, qkv)

@@ -38,12 +38,15 @@ def build_program(
         return Program(start, (*stages, *optimizer_stages(plan, memory, gradients)))
     first = MicroStep(shape, plan, kept if plan.gradients_kept or buffered else n, form, part, edits)
     accumulating = accumulates(plan)
-    going = first.forward()
+    steady = bool(first.outputs) and not plan.first_step
+    if steady:
+        start = start | {key: start.get(key, 0) + size for key, size in first.outputs.items()}
+    going = first.forward(previous=steady)
     start = with_waiting(start, going, part.in_flight)
     stages = going + first.backward(None if accumulating and edits.waits_for_last else first.gradients)
     if accumulating:
         again = MicroStep(shape, plan, kept if edits.waits_for_last or buffered else n, form, part, edits)
-        stages += again.forward() + again.backward(first.gradients)
+        stages += again.forward(previous=bool(first.outputs)) + again.backward(first.gradients)
     gradients = sum(stage.events.net_by_key.get("gradients", 0) for stage in stages)
     if plan.gradients_kept:
         start = start | {"gradients": memory.gradients}

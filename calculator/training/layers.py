@@ -49,14 +49,17 @@ class Layer:
         return found
 
     # ------------------------------------------------------------------------------------------- linear layers
-    def linear(self, x: Tensor, role: str, width: int, *, bias: bool = False, name: str = "") -> Tensor:
-        """A Linear layer of ``role`` (as in an adapter's target list), with its adapter and its stored format."""
+    def linear(
+        self, x: Tensor, role: str, width: int, *, bias: bool = False, name: str = "", parts: tuple[int, ...] = ()
+    ) -> Tensor:
+        """A Linear layer of ``role`` (as in an adapter's target list), with its adapter and its stored format.
+        ``parts``: widths of the query, key and value of a fused projection."""
         n, name = self.numerics, name or role
         adapted = bool(n.rank) and role in n.targets
-        rank = n.rank
+        rank, covered = n.rank, width
         if name == "qkv" and self.dialect.always_fused:
-            count = len(n.targets & {"q", "k", "v"})
-            adapted, rank = bool(n.rank) and count > 0, n.rank * count
+            widths = [part for one, part in zip("qkv", parts, strict=True) if one in n.targets]
+            adapted, rank, covered = bool(n.rank) and bool(widths), n.rank * len(widths), sum(widths)
         if n.quantised and adapted and n.fused_adapters:
             weight = self.param(name, x.width * width, n.compute, trainable=False)
             a = self.param(f"{name}.A", x.width * n.rank, n.adapter, trainable=True, dims=(n.rank, x.width))
@@ -71,7 +74,7 @@ class Layer:
             bias_param = self.param(f"{name}.bias", width, n.weight) if bias else None
             result = ops.linear(self.tape, x, weight, width, bias_param)
         if adapted:
-            return self._adapted(x, result, name, width, rank)
+            return self._adapted(x, result, name, covered, rank)
         return result
 
     def router(self, x: Tensor, experts: int) -> Tensor:
@@ -92,7 +95,10 @@ class Layer:
         n = self.numerics
         weight = self.param(name, x.width * width, n.compute, trainable=False)
         bias_param = self.param(f"{name}.bias", width, n.compute, trainable=False) if bias else None
-        return ops.dequantising_linear(self.tape, x, weight, width, bias_param, n.packed_compute, n.quantised)
+        in_pieces = name == "head" and n.code == "litgpt"
+        return ops.dequantising_linear(
+            self.tape, x, weight, width, bias_param, n.packed_compute, n.quantised, in_pieces=in_pieces
+        )
 
     def _adapted(self, x: Tensor, result: Tensor, name: str, width: int, rank: int) -> Tensor:
         tape, n = self.tape, self.numerics
@@ -101,6 +107,9 @@ class Layer:
             x = ops.cast(tape, x, n.adapter)
         a = self.param(f"{name}.A", x.width * rank, n.adapter, trainable=True, dims=(rank, x.width))
         b = self.param(f"{name}.B", n.rank * width, n.adapter, trainable=True, dims=(width, n.rank))
+        if width < result.width:
+            delta = ops.linear(tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, rank), b, width)
+            return ops.cast(tape, ops.add(tape, result, ops.scale(tape, ops.padded(tape, delta, result.width))), source)
         if n.dora:
             delta = ops.linear(tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, rank), b, width)
             scale = self.param(f"{name}.magnitude", width, n.adapter, trainable=True)

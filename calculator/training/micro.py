@@ -12,7 +12,7 @@ from calculator.training.plan import TrainingPlan
 from calculator.training.program import Stage
 from calculator.training.settings import checkpoint_every, checkpoint_form, row_counts
 from calculator.training.sharding import Edits
-from calculator.training.stack import accumulates
+from calculator.training.stack import accumulates, longest_first
 from calculator.training.stretches import HeadForm
 from calculator.training.template import BLOCK, Sized, Stretch, edit
 
@@ -49,6 +49,19 @@ class MicroStep:
         gradients = [u.backward.net_by_key.get("gradients", 0) for u in (self.embedding, *self.layers, self.last)]
         self.gradients = [gradients[0] * part.embedding, *gradients[1:-1], gradients[-1] * part.head]
 
+        self.outputs = self._outputs() if form.outputs_held and part.head else {}
+        self.outputs_drop = "loss" if plan.framework == "litgpt" else "outputs"
+
+    def _outputs(self) -> dict[str, int]:
+        """What a loop that keeps the model's outputs keeps beyond backward, until the next forward's are there: the
+        logits, and through them the graph, with what its nodes hold as attributes."""
+        last = self.last
+        nets = [stretch.net_by_key.get("logits_loss", 0) for stretch in (last.forward, last.exit, last.backward)]
+        found = {"logits_loss": sum(nets), "activations": 0}
+        if not self.checkpoint and not longest_first(self.plan):
+            found["activations"] = sum(unit.sizes[i] for unit in self._units() for i in unit.template.node_held)
+        return {key: size for key, size in found.items() if size > 0}
+
     # ------------------------------------------------------------------------------------------------- pieces
     def _edit(self, phase: str, name: str, unit: int, events: Stretch | None) -> list[Stage]:
         return [] if events is None else [Stage(phase, name, unit, events)]
@@ -66,7 +79,8 @@ class MicroStep:
         early = [i for i in template.extras if i in summands or (not self.checkpoint and (i in brief or not kept))]
         return early, [i for i in template.extras if i not in early]
 
-    def forward(self) -> list[Stage]:
+    def forward(self, *, previous: bool = False) -> list[Stage]:
+        """``previous``: the outputs of the micro-batch before are still there, and leave when this one's are."""
         e, count = self.edits, self.count
         stages = self._edit("forward", "gather", 0, e.start())
         if self.part.embedding:
@@ -80,7 +94,7 @@ class MicroStep:
             stages.append(Stage("forward", "layer", i + 1, unit.forward))
             stages += self._edit("forward", "offload", i + 1, self._moved(i, -1))
             stages += self._edit("forward", "release", i + 1, e.after_forward(i + 1))
-        stages += self._tail() if self.part.head else [Stage("forward", "send", count + 1, self._sent())]
+        stages += self._tail(previous) if self.part.head else [Stage("forward", "send", count + 1, self._sent())]
         for i, unit in enumerate(self._units()):
             if unit.exit.deltas:
                 stages.append(Stage("forward", "exit", i, unit.exit))
@@ -143,8 +157,11 @@ class MicroStep:
             changes.append((self.boundary, -entry.sizes[entry.template.leaving]))
         return edit((self.boundary, -last.sizes[last.template.leaving]), *changes)
 
-    def _tail(self) -> list[Stage]:
+    def _tail(self, previous: bool) -> list[Stage]:
         """Final norm, head and loss."""
+        gone = {}
+        if previous:
+            gone[self.outputs_drop] = edit(*((key, -size) for key, size in self.outputs.items()))
         e, count, last = self.edits, self.count, self.last
         stages = self._edit("forward", "gather", count + 1, e.before_forward(count + 1))
         stages.append(Stage("forward", "final_norm", count + 1, last.between("", "returned")))
@@ -157,7 +174,9 @@ class MicroStep:
         if early:
             stages.append(Stage("forward", "tables", count + 1, self._gone(early)))
         stages.append(Stage("forward", "head", count + 1, last.between("returned", "loss")))
+        stages += self._edit("forward", "outputs", count + 1, gone.get("loss"))
         stages.append(Stage("loss", "loss", count + 1, last.between("loss", "after_loss")))
+        stages += self._edit("forward", "outputs", count + 1, gone.get("outputs"))
         stages.append(Stage("forward", "outputs", count + 1, last.between("after_loss", "")))
         stages += self._edit("forward", "release", count + 1, e.after_forward(count + 1))
         return stages
@@ -215,6 +234,8 @@ class MicroStep:
         ended = [("backward_temporary", -BLOCK)] + ([("logits_loss", -BLOCK)] if accumulates(self.plan) else [])
         if retained:
             ended.append(("checkpoints", -retained))
+        if "activations" in self.outputs:
+            ended.append(("activations", self.outputs["activations"]))
         stages.append(Stage("backward", "end", 0, edit(*ended)))
         stages += self._edit("backward", "release", 0, e.end())
         return stages

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from calculator.training.parallel import Degrees
 
 AttentionImpl = Literal["flash", "efficient", "math", "eager"]
-Stored = Literal["", "bnb4", "bnb4_input", "int8", "packed"]
+Stored = Literal["", "bnb4", "bnb4_half", "int8", "packed"]
 Experts = Literal["grouped_mm", "eager", "batched_mm", "modules"]
 
 
@@ -16,8 +16,9 @@ class Numerics(NamedTuple):
 
     ``weight`` is the type that weights are held in, ``small`` that of embedding and head, ``norm`` of norms (both may
     be fp32 after PEFT's k-bit preparation), ``residual`` of the stream that enters a layer, ``autocast`` the compute
-    type under autocast. ``quantised``: how the frozen Linear weights are stored (``bnb4_input``: bitsandbytes before
-    0.43, which keeps the input of every product). ``packed_compute``: type that packed weights are unpacked to.
+    type under autocast. ``quantised``: how the frozen Linear weights are stored (``bnb4_half``: packed from fp16 as
+    Fabric does, by bitsandbytes before 0.43, which keeps the input of every product). ``packed_compute``: type that
+    packed weights are unpacked to.
     ``code``: whose modelling code runs. ``masked``: an explicit attention mask is in use in windowed layers.
     ``grads_exist``: gradients of an earlier micro-batch are there, so new ones are added and freed. ``single``: the
     micro-batch is one sequence, which lets batched products view what they otherwise copy. ``fused_norm``,

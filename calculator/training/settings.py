@@ -75,8 +75,8 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
     quantised = STORED.get(plan.base_quant, "packed")
     packed_compute = recipe.compute
     if quantised == "bnb4" and plan.framework == "litgpt":
-        quantised = "bnb4_input"
-        packed_compute = recipe.weight if "2023" in (plan.framework_version or "") else "fp32"
+        quantised = "bnb4_half"
+        packed_compute = recipe.weight
     return Numerics(
         code="litgpt" if plan.framework == "litgpt" else "transformers",
         weight=recipe.weight,

@@ -65,18 +65,24 @@ def adapter_dropout(plan: TrainingPlan) -> float:
     return 0.05 if plan.framework in ("hf_trainer", "axolotl", "ms_swift", "litgpt") else 0.0
 
 
-def chunk_form(plan: TrainingPlan) -> Literal["kept_16", "kept_32", "eager"]:
-    """What a loss in pieces keeps. litgpt: all pieces' 16-bit logits and log-probabilities; torchtune and xtuner: fp32
+def chunk_form(plan: TrainingPlan) -> Literal["converted", "kept_32", "eager"]:
+    """What a loss in pieces keeps. litgpt: all pieces' logits, which Fabric converts to
+    fp32, and their log-probabilities; torchtune and xtuner: fp32
     log-probabilities; TRL and torchtitan run each piece's backward at once and keep none."""
     if plan.framework == "litgpt":
-        return "kept_16"
+        return "converted"
     return "kept_32" if plan.framework == "torchtune" else "eager"
 
 
 def outputs_held(plan: TrainingPlan) -> bool:
     """A loop written by hand keeps the model's outputs, logits included, while it calls backward; trainers drop
     them."""
-    return plan.framework in ("plain_torch", "deepspeed") if plan.outputs_held is None else plan.outputs_held
+    return plan.framework in ("plain_torch", "deepspeed", "litgpt") if plan.outputs_held is None else plan.outputs_held
+
+
+def longest_first(plan: TrainingPlan) -> bool:
+    """Whether the longest sample comes first and the others are shorter: the scripts of lit-gpt's first year."""
+    return plan.framework == "litgpt" and "2023" in (plan.framework_version or "")
 
 
 def accumulates(plan: TrainingPlan) -> bool:

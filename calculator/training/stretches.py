@@ -33,7 +33,7 @@ class HeadForm(NamedTuple):
     era: Era = "padded"
     outputs_held: bool = False
     outputs_fp32: bool = False
-    chunked: Literal["kept_16", "kept_32", "eager"] = "eager"
+    chunked: Literal["converted", "kept_32", "eager"] = "eager"
 
 
 def rotary_tables(tape: Tape, dim: int, dtype: str, dialect: Dialect) -> tuple[Tensor, ...]:
@@ -134,6 +134,8 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
         marks["loss"] = len(tape.events)
         if form.era == "shifted_freed":
             logits = ops.cast(tape, logits, "fp32")
+        elif form.kernel == "chunked" and form.chunked == "converted":
+            logits = converted(tape, logits)
         loss = causal_loss(tape, logits, form, single=layer.numerics.single)
         marks["after_loss"] = len(tape.events)
         held.append(logits)
@@ -203,14 +205,29 @@ def additive_mask(tape: Tape, dtype: str) -> Tensor:
     return tape.new(SCORES, 1, dtype)
 
 
+def converted(tape: Tape, logits: Tensor) -> Tensor:
+    """Pieces of logits, each cast to fp32; backward casts and drops one piece's gradient after the other."""
+    rows, width, dtype = logits.rows, logits.width, logits.dtype
+
+    def backward(_: list[Tensor], g: ops.Grads) -> ops.Grads:
+        piece = tape.new(CHUNK, width, dtype)
+        g[0] = None
+        del piece
+        return [tape.new(rows, width, dtype)]
+
+    node = tape.record("converted", [logits], backward, [])
+    return tape.attach(tape.new(rows, width, "fp32"), node)
+
+
 def pieces_loss(tape: Tape, logits: Tensor, form: HeadForm) -> Tensor:
     """Cross entropy piece by piece over logits that exist whole: every piece's log-probabilities wait for backward,
     whose own tensors are those of one piece."""
-    dtype = logits.dtype if form.chunked == "kept_16" else "fp32"
+    dtype = "fp32"
     shape = (logits.rows, logits.width, logits.dtype)
 
-    def backward(_: list[Tensor], g: ops.Grads) -> ops.Grads:
-        out = tape.new(*shape)
+    def backward(saved: list[Tensor], _: ops.Grads) -> ops.Grads:
+        in_turn = form.chunked == "converted"  # each piece's gradient takes the place of its log-probabilities
+        out = saved[0] if in_turn else tape.new(*shape)
         picked = tape.new(CHUNK, shape[1], dtype)
         piece = tape.new(CHUNK, shape[1], dtype)
         del picked, piece

@@ -204,11 +204,13 @@ class _RecomputedEnoughError(Exception):
 
 
 class Tape:
-    """Records one stretch of the step. ``events`` are (storage, +1 or -1) in order."""
+    """Records one stretch of the step. ``events`` are (storage, +1 or -1) in order; ``node_held`` are storages that
+    nodes of the graph hold as attributes, which backward does not clear."""
 
     def __init__(self, *, autocast: str | None = None, kernel_scratch: bool = True) -> None:
         self.storages: list[Storage] = []
         self.events: list[tuple[int, int]] = []
+        self.node_held: set[int] = set()
         self.phase = FORWARD
         self.role = ""
         self.autocast = autocast

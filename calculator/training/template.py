@@ -34,7 +34,7 @@ class Template:
     ``entering`` is the storage of its input, ``leaving`` of its output, ``gradient_in`` of the gradient that it is
     given and ``gradient_out`` of the one that it hands on (the same storage when it was added to in place).
     ``extras`` are further tensors that outlive it; ``marks`` name places among the forward events; ``dtype`` is the
-    output's type.
+    output's type. ``node_held`` are storages that live as long as the graph, should something hold that.
     """
 
     storages: tuple[tuple[int, int, str], ...]
@@ -50,6 +50,7 @@ class Template:
     keeps_shared: bool
     marks: dict[str, int]
     dtype: str
+    node_held: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,7 @@ def record(
         keeps_shared,
         marks or {},
         shape[2],
+        tuple(sorted(tape.node_held)),
     )
 
 

@@ -13,24 +13,43 @@ from calculator.training.tape import ONE, TILE, Param, Tape, Tensor
 
 
 def dequantising_linear(
-    tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None, compute: str, stored: str
+    tape: Tape,
+    x: Tensor,
+    weight: Param,
+    width: int,
+    bias: Param | None,
+    compute: str,
+    stored: str,
+    *,
+    in_pieces: bool = False,
 ) -> Tensor:
     """A product with a packed frozen weight: the weight is unpacked to ``compute`` for the product and again in
-    backward. The result has the input's type. ``int8`` (LLM.int8) also keeps its 16-bit input; the others keep no
-    activation."""
+    backward. The result has the input's type. ``int8`` (LLM.int8) also keeps its 16-bit input, and so does
+    ``bnb4_half``; the others keep no activation. ``in_pieces``: the weight is unpacked for a few tokens at a time, the
+    last time with all others' results there."""
     source = x.dtype
     x = cast(tape, x, compute)
     elements, in_width, rows = weight.tensor.width, x.width, x.rows
 
-    def backward(_: list[Tensor], g: Grads) -> Grads:
+    def unpack() -> Tensor:
+        half = tape.new(ONE, elements, "fp16") if stored == "bnb4_half" and compute != "fp16" else None
         unpacked = tape.new(ONE, elements, compute)
+        del half
+        return unpacked
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        unpacked = unpack()
         out = tape.new(rows, in_width, compute)
         del unpacked
         return [out]
 
-    node = tape.record("dequantising_linear", [x], backward, [x] if stored in ("int8", "bnb4_input") else [])
-    unpacked = tape.new(ONE, elements, compute) if stored != "int8" else None
-    out = tape.new(rows, width, compute)
+    node = tape.record("dequantising_linear", [x], backward, [x] if stored in ("int8", "bnb4_half") else [])
+    if node is not None and stored == "bnb4_half":
+        tape.node_held.add(x.storage.ident)
+    out = tape.new(rows, width, compute) if in_pieces else None
+    unpacked = unpack() if stored != "int8" else None
+    if out is None:
+        out = tape.new(rows, width, compute)
     del unpacked
     return cast(tape, finish(tape, out, node), source)
 

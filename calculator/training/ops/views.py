@@ -138,6 +138,21 @@ def copy_heads(tape: Tape, x: Tensor) -> Tensor:
     return finish(tape, out, node)
 
 
+def padded(tape: Tape, x: Tensor, width: int) -> Tensor:
+    """Columns copied into a wider tensor of zeros (``index_copy``), which keeps them for backward."""
+    small = x.width
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert g[0] is not None
+        return [tape.new(g[0].rows, small, g[0].dtype)]
+
+    node = tape.record("index_copy", [x], backward, [x])
+    zeros = tape.new(x.rows, width, x.dtype)
+    out = tape.new(x.rows, width, x.dtype)
+    del zeros
+    return finish(tape, out, node)
+
+
 def repeat_heads(tape: Tape, x: Tensor, times: int) -> Tensor:
     """Key or value heads repeated to all query heads: a copy; backward sums it again."""
     if times == 1:
