@@ -371,6 +371,27 @@ def granite_speech(cfg: Config, readers: Readers) -> ModelShape:
     return compose(text, (tower,), projector)
 
 
+def phi4_multimodal(cfg: Config, readers: Readers) -> ModelShape:
+    """Phi-3's text at the top of the file, SigLIP's tower with its pooling head, a Conformer, and a pair of linear
+    layers for pictures, for sound, and for sound beside pictures. Its adapters are files of their own."""
+    text = readers["phi3"](cfg)
+    vision, sound = cfg.require_sub("vision_config"), cfg.require_sub("audio_config")
+    at = "model.embed_tokens_extend."
+    headed = Config({**vision.raw, "vision_use_head": True}, vision.path, vision.notes)
+    tower = vit.pooled_siglip(headed, f"{at}image_embed.img_processor.").model_copy(update={"merge": 2})
+    ears = audio.phi4(sound, f"{at}audio_embed.encoder.")
+    heard = ears.hidden * sound.integer("downsample_rate", high=1024)
+    parts = Parts("projector", at)
+    parts.add("image_embed.global_img_feature_extensor", 1, 1, tower.hidden)
+    parts.add("image_embed.sub_img_feature_extensor", 1, 1, 1, tower.hidden)
+    parts.linear("image_embed.img_projection_up", text.hidden, tower.hidden)
+    parts.linear("image_embed.img_projection_down", text.hidden, text.hidden)
+    for use in ("speech", "vision_speech"):
+        parts.linear(f"audio_embed.up_proj_for_{use}", text.hidden, heard)
+        parts.linear(f"audio_embed.down_proj_for_{use}", text.hidden, text.hidden)
+    return compose(text, (tower, ears), parts.done(), prefix="model.", head="lm_head.")
+
+
 COMPOSITES: dict[str, Callable[[Config, Readers], ModelShape]] = {
     "llava": llava,
     "llava_next": llava_next,
@@ -412,4 +433,5 @@ COMPOSITES: dict[str, Callable[[Config, Readers], ModelShape]] = {
     "qwen2_audio": speech,
     "voxtral": speech,
     "granite_speech": granite_speech,
+    "phi4_multimodal": phi4_multimodal,
 }

@@ -1,7 +1,7 @@
-"""Audio towers: Whisper's encoder and its kin, Qwen-Omni's, Gemma 4's and Granite Speech's Conformers.
+"""Audio towers: Whisper's encoder and its kin, Qwen-Omni's, the Conformers of Gemma 4, Granite Speech and Phi-4.
 
 Facts are those of the modelling code in the public transformers repository, release 5.24
-(src/transformers/models/{whisper,qwen2_audio,voxtral,qwen2_5_omni,qwen3_omni_moe,gemma4,granite_speech}).
+(src/transformers/models/{whisper,qwen2_audio,voxtral,qwen2_5_omni,qwen3_omni_moe,gemma4,granite_speech,phi4_multimodal}).
 """
 
 from __future__ import annotations
@@ -120,6 +120,42 @@ def granite_speech(cfg: Config, prefix: str) -> Tower:
     parts.norm(f"{at}conv.batch_norm", wide, copies=n).conv(f"{at}conv.down_conv", hidden, wide, 1, copies=n)
     parts.norm(f"{at}post_norm", hidden, copies=n)
     parts.linear("out", out, hidden).linear("out_mid", hidden, out)
+    return tower(parts, "audio", prefix, hidden, layers, heads)
+
+
+def phi4(cfg: Config, prefix: str) -> Tower:
+    """A Conformer behind strided convolutions: two gated half feed-forwards, one table of relative positions for all
+    layers, a gated convolution."""
+    hidden, layers = cfg.integer("hidden_size", high=2**20), cfg.integer("num_blocks", high=MAX_TOWER_LAYERS)
+    heads, width = cfg.integer("num_attention_heads", high=65_536), cfg.integer("intermediate_size")
+    cfg.divide("num_attention_heads", hidden, heads, of="hidden_size")
+    wide, out = cfg.integer("ext_pw_out_channel"), cfg.integer("depthwise_separable_out_channel")
+    deep = hidden * cfg.integer("depthwise_multiplier", high=1024)
+    distance = cfg.integer("bias_max_distance") * (1 if cfg.flag("bias_symmetric") else 2)
+    channels, bins = cfg.integer("nemo_conv_channels"), cfg.integer("input_size")
+    halvings = cfg.integer("time_reduction", low=2, high=1024).bit_length() - 1
+    parts, at, n = Parts("audio"), "encoders.{i}.", layers
+    parts.conv("embed.conv.0", channels, 1, 3, 3)
+    for number in range(1, halvings):
+        place = 3 * number - 1
+        parts.conv(f"embed.conv.{place}", channels, 1, 3, 3).conv(f"embed.conv.{place + 1}", channels, channels, 1, 1)
+    for _ in range(halvings):
+        bins = (bins + 1) // 2
+    parts.linear("embed.out", hidden, channels * bins)
+    parts.table("relative_attention_bias_layer.bias_values.weight", distance, heads)
+    for half in ("feed_forward_in", "feed_forward_out"):
+        parts.norm(f"{at}{half}.layer_norm", hidden, copies=n)
+        parts.linear(f"{at}{half}.gate_up_proj", 2 * width, hidden, copies=n)
+        parts.linear(f"{at}{half}.down_proj", hidden, width, copies=n)
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        parts.linear(f"{at}self_attn.{name}", hidden, hidden, copies=n)
+    parts.norm(f"{at}conv.layer_norm", hidden, copies=n)
+    parts.add(f"{at}conv.glu.b1", 1, wide, 1, copies=n).add(f"{at}conv.glu.b2", 1, wide, 1, copies=n)
+    parts.conv(f"{at}conv.glu.ext_pw_conv_1d", 2 * wide, hidden, 1, copies=n)
+    parts.conv(f"{at}conv.dw_sep_conv_1d.dw_conv", deep, 1, cfg.integer("kernel_size", high=1024), copies=n)
+    parts.conv(f"{at}conv.dw_sep_conv_1d.pw_conv", out, deep, 1, copies=n)
+    parts.conv(f"{at}conv.ext_pw_conv_1d", wide, hidden, 1, copies=n)
+    parts.norm(f"{at}layer_norm_att", hidden, copies=n).norm(f"{at}layer_norm", hidden, copies=n)
     return tower(parts, "audio", prefix, hidden, layers, heads)
 
 
