@@ -66,6 +66,8 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         targets = LINEAR_ROLES if "all-linear" in names else frozenset(names)
         rank = adapter.rank if adapter is not None else 16
     attention: AttentionImpl = "eager" if plan.attention == "eager" else "flash"
+    if plan.framework == "litgpt" and any(isinstance(b.mixer, Attention) and b.mixer.softcap for b in shape.blocks):
+        attention = "eager"  # its own code writes capped scores out
     if attention == "flash" and recipe.compute == "fp32":
         attention = "efficient"
     windowed = any(
