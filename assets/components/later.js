@@ -1,14 +1,15 @@
-// Asks for what takes a moment once the page has been painted: one request for each value of `due`.
+// Asks for what takes a moment once the page has been painted: one request for each value of `due`. The request is a
+// state and no trigger, since a trigger is lost where two fragments ask at once.
 
 const asked = new WeakMap()
 
 export default function (component) {
-  const { data, parentElement, setTriggerValue } = component
+  const { data, parentElement, setStateValue } = component
   const due = data ? data.due : null
   if (!due || asked.get(parentElement) === due) return
   const timer = setTimeout(() => {
     asked.set(parentElement, due)
-    setTriggerValue("due", due)
+    setStateValue("asked", due)
   }, 50)
   return () => clearTimeout(timer)
 }

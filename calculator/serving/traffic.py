@@ -14,8 +14,9 @@ from calculator.serving.plan import ServingPlan
 from calculator.serving.simulator import Simulated, Traffic, percentile, simulate
 from calculator.serving.speed import Speed, speed
 
-LONG_SHARE = 0.9
-"""Requests longer than this share of them count as long where long and short traffic are compared."""
+LONG_SHARES = (0.9, 0.75, 0.5)
+"""Requests longer than this share of them count as long where long and short traffic are compared: the first share at
+which there are longer ones, since many may end at the context limit."""
 REQUESTS = 4000
 _DRAWN = 40_000
 """Requests drawn to fill the pool over and over: fewer fillings where it holds many, whose number varies less."""
@@ -26,9 +27,9 @@ class Outlook(Frozen):
     """What the traffic does to one replica.
 
     ``full``: requests that a full pool holds; ``beside_longest``: the same while one request of the engine's full
-    context runs; ``split``: with requests above ``long_tokens`` on servers of their own. ``simulated`` is the traffic
-    at the plan's mean concurrency, ``speed`` what it was run at; both None where the card's rates are not known.
-    ``prompt_tokens`` and ``output_tokens`` are medians.
+    context runs; ``split``: with requests above ``long_tokens`` (0: all are of one length) on servers of their own.
+    ``simulated`` is the traffic at the plan's mean concurrency, ``speed`` what it was run at; both None where the
+    card's rates are not known. ``prompt_tokens`` and ``output_tokens`` are medians.
     """
 
     full: Packed
@@ -73,7 +74,9 @@ def outlook(
     if full.p50 < 1:
         raise PlanError("speed.nothing_fits", field="gpu", context_tokens=prompt + output)
     longest = cache.needed(1, min(begun.max_model_len, cache.longest(pool)))
-    threshold = int(percentile(sorted(map(sum, sample)), LONG_SHARE))
+    totals = sorted(map(sum, sample))
+    cuts = [int(percentile(totals, share)) for share in LONG_SHARES]
+    threshold = next((cut for cut in cuts if cut < totals[-1]), 0)
     wished = plan.concurrency / begun.replicas
     try:
         rate = speed(

@@ -52,12 +52,8 @@ def plan_inputs(words: Words) -> None:
     traffic_inputs(form, plan, words)
     st.subheader(words("ui.group.engine"))
     command_input(words)
-    left, right = st.columns(2)
-    with left:
-        form.select("engine", ENGINES)
-    with right:
-        releases = RELEASES.get(plan.engine, ())
-        form.one_of_or_own("engine_version", releases, placeholder=words("ui.auto_newest"))
+    form.select("engine", ENGINES)
+    form.one_of_or_own("engine_version", RELEASES.get(plan.engine, ()), placeholder=words("ui.auto_newest"))
     weights = GGUF_WEIGHTS if plan.engine in WITH_LAYERS_ON_GPU else WEIGHTS
     form.select("weights", weights, none="ui.as_stored")
     form.select("kv_cache_dtype", KV_FORMATS.get(plan.engine, ("auto",)))

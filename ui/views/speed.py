@@ -8,7 +8,7 @@ from calculator.bill import ServingFigures
 from calculator.errors import CalculatorError
 from calculator.serving.lengths import Lengths
 from calculator.serving.plan import ServingPlan
-from calculator.serving.speed import BANDWIDTH_SHARE, COMPUTE_SHARE, Estimate, Speed, speed
+from calculator.serving.speed import FAST, SLOW, Estimate, Speed, speed
 from calculator.serving.wish import PROMPT_SHARE
 from ui.i18n import Words
 from ui.markdown import plain
@@ -33,21 +33,28 @@ def speed_estimate(screen: Screen, plan: ServingPlan, figures: ServingFigures, l
     except CalculatorError as error:
         st.caption(plain(f"{words.text(error.message)} {words.text(error.remedy)}"))
         return
-    with st.container(key="speed"), st.grid(3, min_column_width=130):
-        for name, value, note in _rows(found, words):
-            st.metric(
-                words(f"explore.speed.{name}"), value, note, delta_color="off", delta_arrow="off", border=True,
-                height="stretch", help=words(f"explore.speed.{name}.help"),
-            )  # fmt: skip
+    *times, rate = _rows(found, words)
+    with st.container(key="speed"):
+        with st.grid(2, min_column_width=175):
+            for row in times:
+                _tile(*row, words)
+        _tile(*rate, words)
     shares = {
-        "bandwidth_low": f"{BANDWIDTH_SHARE[0]:.0%}", "bandwidth_high": f"{BANDWIDTH_SHARE[2]:.0%}",
-        "compute_low": f"{COMPUTE_SHARE[0]:.0%}", "compute_high": f"{COMPUTE_SHARE[2]:.0%}",
+        "bandwidth_low": f"{SLOW.bandwidth:.0%}", "bandwidth_high": f"{FAST.bandwidth:.0%}",
+        "compute_low": f"{SLOW.compute:.0%}", "compute_high": f"{FAST.compute:.0%}",
     }  # fmt: skip
     st.caption(plain(words(
         "explore.speed.about", prompt_tokens=prompt, output_tokens=output, requests_count=running,
         bound=words(f"explore.speed.bound.{found.bound}"), **shares,
     )))  # fmt: skip
     st.caption(f"[{plain(found.source.title)}]({found.source.url})")
+
+
+def _tile(name: str, value: str, note: str, words: Words) -> None:
+    st.metric(
+        words(f"explore.speed.{name}"), value, note, delta_color="off", delta_arrow="off", border=True,
+        height="stretch", help=words(f"explore.speed.{name}.help"),
+    )  # fmt: skip
 
 
 def _rows(found: Speed, words: Words) -> list[tuple[str, str, str]]:

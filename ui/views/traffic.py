@@ -61,7 +61,7 @@ def _rows(found: Outlook | None, plan: ServingPlan, words: Words) -> list[tuple[
         words("explore.traffic.lengths.of", prompt_tokens=found.prompt_tokens, output_tokens=found.output_tokens),
         words("explore.traffic.full.of", p50_count=full.p50, p90_count=full.p90, p99_count=full.p99),
         words("explore.traffic.longest.of", p50_count=found.beside_longest.p50),
-        words(
+        words("explore.traffic.split.none") if not found.long_tokens else words(
             "explore.traffic.split.of", long_tokens=found.long_tokens, mixed_count=split.mixed,
             short_count=split.short_only, long_count=split.long_only,
         ),
