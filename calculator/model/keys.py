@@ -60,6 +60,7 @@ MATTERING = frozenset(
         "sliding_window_pattern",
         "global_attn_every_n_layers",
         "attention_chunk_size",
+        "attention_window_size",
         "num_kv_shared_layers",
         "attention_k_eq_v",
         "full_attn_every_n_layers",
@@ -109,6 +110,8 @@ MATTERING = frozenset(
         "conv_L_cache",
         "ssm_cfg",
         "lru_width",
+        "block_types",
+        "_block_types",
         # extra tables, streams and predictors
         "hidden_size_per_layer_input",
         "altup_num_inputs",
