@@ -23,18 +23,37 @@ from calculator.sources import Source
 
 Bound = Literal["weights", "cache", "compute", "communication"]
 
-BANDWIDTH_SHARE = (0.45, 0.68, 0.88)
-"""Share of the memory bandwidth that decoding reaches: low, usual, high."""
-COMPUTE_SHARE = (0.32, 0.48, 0.72)
-"""Share of the dense peak that matrix products of large batches reach."""
-STEP_SECONDS = (0.002, 0.0006, 0.0002)
-"""Time of a step outside the card's kernels: scheduling, sampling, launches (low speed, usual, high)."""
-LATENCY_SECONDS = {True: (20e-6, 12e-6, 8e-6), False: (60e-6, 35e-6, 20e-6)}
-"""One all-reduce of little data, linked by NVLink or its like, or by PCIe."""
+
+class Shares(Frozen):
+    """Shares of a card's peaks that an engine reaches: of the memory bandwidth when decoding, of the dense arithmetic
+    rate in matrix products of many tokens; seconds of a step outside the kernels (scheduling, sampling, launches); and
+    of one all-reduce of little data, between linked cards (NVLink or its like) and over PCIe."""
+
+    bandwidth: float
+    compute: float
+    step_s: float
+    linked_latency_s: float
+    pcie_latency_s: float
+
+
+SLOW = Shares(bandwidth=0.45, compute=0.32, step_s=0.0016, linked_latency_s=20e-6, pcie_latency_s=60e-6)
+USUAL = Shares(bandwidth=0.68, compute=0.48, step_s=0.0006, linked_latency_s=12e-6, pcie_latency_s=35e-6)
+FAST = Shares(bandwidth=0.88, compute=0.72, step_s=0.0002, linked_latency_s=8e-6, pcie_latency_s=20e-6)
 EFFICIENCY_SOURCE = Source(
-    title="Shares of the peak that published throughput tables imply (TensorRT-LLM performance overview, MLC and "
-    "llama.cpp single-stream figures)",
+    title="Shares of the peak that published throughput tables imply: 40 figures of TensorRT-LLM 1.0's performance "
+    "overview and of single streams; figures that were not used are scored apart in the validation",
     url="https://nvidia.github.io/TensorRT-LLM/performance/perf-overview.html", checked_on="2026-11-29",
+)  # fmt: skip
+NO_EVICTION_SOURCE = Source(
+    title="TensorRT-LLM's default scheduler policy GUARANTEED_NO_EVICT admits a request when its whole length fits",
+    url="https://nvidia.github.io/TensorRT-LLM/performance/performance-tuning-guide/useful-runtime-flags.html",
+    checked_on="2026-11-29",
+)  # fmt: skip
+ACCUMULATION_SOURCE = Source(
+    title="NVIDIA GA102 and Ada whitepapers: GeForce tensor cores run FP16 with FP16 accumulation at twice the rate "
+    "with FP32 accumulation, half the INT8 rate; llama.cpp multiplies in FP16 on them",
+    url="https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf",
+    checked_on="2026-11-29",
 )  # fmt: skip
 
 _recent = Recent()
@@ -73,10 +92,13 @@ def speed(
     begun = start(shape, plan, gpu)
     mean_context = prompt_tokens + max(output_tokens // 2, 1)
     if batch is None:
-        batch = min(int(begun.cache.concurrency(begun.pool.value, mean_context)), begun.max_num_seqs)
+        # An engine that never takes a request back holds its whole length from the start (NO_EVICTION_SOURCE).
+        admitted = prompt_tokens + output_tokens if plan.engine == "tensorrt_llm" else mean_context
+        batch = min(int(begun.cache.concurrency(begun.pool.value, admitted)), begun.max_num_seqs)
     if batch < 1:
         raise PlanError("speed.nothing_fits", field="gpu", context_tokens=mean_context)
-    ends = [_at(shape, plan, gpu, begun, prompt_tokens, output_tokens, batch, end) for end in range(3)]
+    lengths = (prompt_tokens, output_tokens, batch)
+    ends = [point(shape, plan, gpu, begun, *lengths, shares) for shares in (SLOW, USUAL, FAST)]
     ttft, tpot, rate = zip(*[(e.ttft, e.step, e.rate) for e in ends], strict=True)
     return Speed(
         ttft_s=Estimate(low=ttft[2], value=ttft[1], high=ttft[0]),
@@ -87,19 +109,21 @@ def speed(
     )
 
 
-class _Point(Frozen):
+class Point(Frozen):
+    """Seconds to the first token, seconds of a step, output tokens a second, under one assumption of shares."""
+
     ttft: float
     step: float
     rate: float
     bound: Bound
 
 
-def _at(
-    shape: ModelShape, plan: ServingPlan, gpu: Gpu, begun: Start, prompt: int, output: int, batch: int, end: int
-) -> _Point:
-    """The estimate at one end of the assumed shares (0 slow, 1 usual, 2 fast)."""
+def point(
+    shape: ModelShape, plan: ServingPlan, gpu: Gpu, begun: Start, prompt: int, output: int, batch: int, shares: Shares
+) -> Point:
+    """The estimate under these shares, for ``batch`` requests of one length on each replica of a start."""
     bandwidth, peak = _rates(plan, shape, gpu)
-    bandwidth, peak = bandwidth * BANDWIDTH_SHARE[end], peak * COMPUTE_SHARE[end]
+    bandwidth, peak = bandwidth * shares.bandwidth, peak * shares.compute
     weights = begun.weights.span.value
     experts = weights * _expert_share(shape, plan)
     touched = weights - experts + experts * _touched(shape, batch)
@@ -109,14 +133,14 @@ def _at(
         "weights": touched / bandwidth,
         "cache": cache / bandwidth,
         "compute": batch * linear / peak,
-        "communication": _communication(shape, plan, gpu, batch, end),
+        "communication": _communication(shape, plan, gpu, batch, shares),
     }
-    stage = max(times["weights"] + times["cache"], times["compute"]) + times["communication"] + STEP_SECONDS[end]
+    stage = max(times["weights"] + times["cache"], times["compute"]) + times["communication"] + shares.step_s
     first = max(_prefill_flops(shape, prompt) / (plan.tp * plan.pp) / peak, touched / bandwidth)
-    first += _communication(shape, plan, gpu, prompt, end)
+    first += _communication(shape, plan, gpu, prompt, shares)
     cycle = output * stage + batch * first
-    return _Point(
-        ttft=plan.pp * first + STEP_SECONDS[end],
+    return Point(
+        ttft=plan.pp * first + shares.step_s,
         step=plan.pp * stage,
         rate=begun.replicas * batch * output / cycle,
         bound=max(times, key=lambda name: times[name]),
@@ -135,6 +159,8 @@ def _rates(plan: ServingPlan, shape: ModelShape, gpu: Gpu) -> tuple[float, float
     elif stored.startswith("nvfp4"):
         kind = "fp4"
     plain = max(flops.get(name) or 0 for name in ("bf16", "fp16", "fp32"))
+    if plan.engine == "llama_cpp" and gpu.kind == "consumer":
+        plain = max(plain, (flops.get("int8") or 0) // 2)  # ACCUMULATION_SOURCE
     rate = flops.get(kind) or plain
     if rate and gpu.memory_bandwidth_bytes_per_s is not None:
         return float(gpu.memory_bandwidth_bytes_per_s), float(max(rate, plain))
@@ -191,16 +217,17 @@ def _expert_share(shape: ModelShape, plan: ServingPlan) -> float:
     return cast(float, _recent.get(shape, ("experts", plan.weights), make))
 
 
-def _communication(shape: ModelShape, plan: ServingPlan, gpu: Gpu, tokens: int, end: int) -> float:
+def _communication(shape: ModelShape, plan: ServingPlan, gpu: Gpu, tokens: int, shares: Shares) -> float:
     """Two all-reduces a layer among the tensor-parallel ranks, and one hand-over a pipeline stage."""
     linked = is_linked(gpu)
     link = float((gpu.link_bytes_per_s if linked else None) or gpu.pcie_bytes_per_s or 25e9)
+    latency = shares.linked_latency_s if linked else shares.pcie_latency_s
     size = tokens * shape.hidden * 2
     layers = shape.layers / plan.pp
     seconds = 0.0
     if plan.tp > 1:
-        each = 2 * (plan.tp - 1) / plan.tp * size / (link * BANDWIDTH_SHARE[end]) + LATENCY_SECONDS[linked][end]
+        each = 2 * (plan.tp - 1) / plan.tp * size / (link * shares.bandwidth) + latency
         seconds += 2 * layers * each
     if plan.pp > 1:
-        seconds += size / (link * BANDWIDTH_SHARE[end]) + LATENCY_SECONDS[linked][end]
+        seconds += size / (link * shares.bandwidth) + latency
     return seconds
