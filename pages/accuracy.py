@@ -3,7 +3,7 @@
 import streamlit as st
 
 from calculator.errors import CalculatorError
-from ui import accuracy, state
+from ui import accuracy, state, throughput
 from ui.charts import PLOT_CONFIG
 from validation.outcome import UnpredictableError
 from validation.training import REPLAYED
@@ -85,6 +85,11 @@ for tab, tag in zip(
 ):
     with tab:
         st.dataframe(accuracy.table(outcomes, tag, words), hide_index=True, width="stretch")
+
+if kind == "throughput":
+    st.subheader(say("validation.speed.ranges"))
+    st.dataframe(throughput.table(outcomes, words), hide_index=True, width="stretch")
+    st.caption(say("validation.speed.text"))
 
 judged = accuracy.verdicts(outcomes, words)
 if judged:

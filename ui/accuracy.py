@@ -19,7 +19,7 @@ from ui import compact, link
 from ui.charts import TEMPLATE
 from ui.i18n import Words
 from ui.settings import ConfigChoice, ModelChoice, Page, PresetChoice, Settings
-from validation import score
+from validation import score, throughput
 from validation.lab import lab_plan
 from validation.models import config_of, lab_config, shape_of
 from validation.outcome import Outcome, Scored
@@ -32,6 +32,7 @@ QUANTITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "training": ("peak_allocated_bytes", "end_allocated_bytes", "peak_reserved_bytes", "process_bytes"),
         "serving": ("weights_bytes", "kv_pool_bytes", "activation_bytes", "kv_tokens", "max_concurrency"),
         "lab": ("peak", "saved_layers"),
+        "throughput": ("output_tokens_per_s", "stream_tokens_per_s", "ttft_ms"),
     }
 )
 """What can be looked at, by kind of case. A few more are scored; the tables have them all."""
@@ -42,9 +43,12 @@ GROUP_TAGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "training": ("method", "framework", "arch_class", "source"),
         "serving": ("engine", "engine_version", "arch_class", "source"),
         "lab": ("method", "model"),
+        "throughput": ("sample", "engine", "source", "model"),
     }
 )
-COLOUR_TAG: Mapping[str, str] = MappingProxyType({"training": "method", "serving": "engine", "lab": "method"})
+COLOUR_TAG: Mapping[str, str] = MappingProxyType(
+    {"training": "method", "serving": "engine", "lab": "method", "throughput": "source"}
+)
 
 # Okabe and Ito's colours, in an order that keeps neighbours apart; black would vanish in the dark theme.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a94a6", "#b8a800")
@@ -134,6 +138,9 @@ def plan_of(row: Row) -> tuple[Settings, Page]:
     """
     if row.kind == "lab":
         return _lab_plan(row)
+    if row.kind == "throughput":
+        published = throughput.plan_of(row.data).model_copy(update={"gpu": row.data["gpu"]})
+        return _settings(row.data["model"], published.gpu, None, published.n_gpus, serving=published), "serving"
     case = row.data
     model = str(case.get("model"))
     if row.kind == "serving":

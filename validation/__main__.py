@@ -11,6 +11,7 @@ from rich.console import Console
 
 from calculator.render import LANGUAGES, render
 from calculator.text import text
+from validation import leaveout
 from validation.report import print_report
 from validation.rows import PACKAGED, Row, packaged, read_file
 from validation.run import lines, predict_all, summary
@@ -50,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             return 2
     report = summary(outcomes)
+    leaveout.add(report, rows)
     if options.json:
         json.dump(report, sys.stdout, ensure_ascii=False, indent=1)
         print()

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from calculator.render import render
 from calculator.text import text
+from validation.checks import print_checks
 
 _COLUMNS = ("n", "median_ape", "p90_ape", "bias", "within_5", "within_10", "within_20", "in_range", "half_width")
 
@@ -58,6 +59,7 @@ def _print_kind(kind: str, found: Mapping[str, Any], console: Console, language:
         heads = (say(f"validation.by.{by}"), say("validation.column.key"))
         console.print(_table(say("validation.table.by", by=heads[0]), heads, entries, say))
     _print_leave_one_out(found["leave_one_out"], console, say)
+    print_checks(found, console, say)
     if found["incomplete"]["quantities"]:
         entries = [(key, figure) for key, figure in found["incomplete"]["quantities"].items()]
         console.print(_table(say("validation.table.incomplete"), (say("validation.column.key"),), entries, say))

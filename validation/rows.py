@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from calculator.base import Frozen
 
-Kind = Literal["training", "serving", "facts", "lab", "unknown"]
+Kind = Literal["training", "serving", "facts", "lab", "throughput", "unknown"]
 _LAB_DEFAULTS = {
     "batch": 1, "precision": "bf16", "attn": "sdpa", "optim": "adamw", "flow": "trainer", "accum": 1, "steps": 1,
     "accumulate": "inplace",
 }  # fmt: skip
-PACKAGED: tuple[Kind, ...] = ("training", "serving", "facts", "lab")
+PACKAGED: tuple[Kind, ...] = ("training", "serving", "facts", "lab", "throughput")
 
 
 class Row(Frozen):
@@ -28,10 +28,13 @@ class Row(Frozen):
 
 
 def kind_of(data: Mapping[str, Any]) -> Kind:
-    """What a row measures: a lab step has ``case`` and ``peaks``, a fact ``quantity`` and ``value``, a server's start
-    ``engine``, a training run ``method``; the last two have ``measured``."""
+    """What a row measures: a lab step has ``case`` and ``peaks``, a fact ``quantity`` and ``value``, a published
+    speed ``figure`` and ``prompt``, a server's start ``engine``, a training run ``method``; the last two have
+    ``measured``."""
     if "case" in data and "peaks" in data:
         return "lab"
+    if "figure" in data and "prompt" in data:
+        return "throughput"
     if "quantity" in data and "value" in data:
         return "facts"
     if "measured" in data and "engine" in data:

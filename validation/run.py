@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from calculator.render import render
-from validation import facts, lab, score, serving, training
+from validation import facts, lab, score, serving, throughput, training
 from validation.outcome import Missed, Outcome, UnpredictableError
 from validation.rows import Kind, Row
 
@@ -14,6 +14,7 @@ _PREDICTORS: dict[Kind, Callable[[Row], Outcome]] = {
     "serving": serving.predict,
     "facts": facts.predict,
     "lab": lab.predict,
+    "throughput": throughput.predict,
 }
 
 
@@ -54,6 +55,9 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     found = _summary(outcomes)
     kinds = list(dict.fromkeys(o.kind for o in outcomes))
     found["kinds"] = {kind: _summary([o for o in outcomes if o.kind == kind]) for kind in kinds}
+    speeds = [value for o in outcomes if o.kind == "throughput" for value in o.scored]
+    if speeds:
+        found["kinds"]["throughput"]["ranges"] = throughput.ranges(speeds)
     return found
 
 

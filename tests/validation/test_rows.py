@@ -19,6 +19,7 @@ from validation.rows import PACKAGED, kind_of, lab_id, packaged, parse_rows, rea
         ({"engine": "vllm", "measured": {}}, "serving"),
         ({"quantity": "param_count", "value": 1}, "facts"),
         ({"case": {}, "peaks": {}}, "lab"),
+        ({"figure": "tokens_per_s", "prompt": 1, "engine": "vllm"}, "throughput"),
         ({"text": "CUDA out of memory", "expected": {}}, "unknown"),
         ({}, "unknown"),
     ],
@@ -50,14 +51,14 @@ def test_lab_rows_are_named_by_what_differs_from_the_plain_step():
 
 def test_the_packaged_cases_are_all_of_their_kind_and_uniquely_named():
     counts = {kind: len(packaged(kind)) for kind in PACKAGED}
-    assert counts == {"training": 670, "serving": 124, "facts": 65, "lab": 292}
+    assert counts == {"training": 670, "serving": 124, "facts": 65, "lab": 292, "throughput": 277}
     for kind in PACKAGED:
         assert {row.kind for row in packaged(kind)} == {kind}
         assert len({row.id for row in packaged(kind)}) == counts[kind]
 
 
 def test_every_packaged_case_names_its_source():
-    for kind in ("training", "serving", "facts"):
+    for kind in ("training", "serving", "facts", "throughput"):
         assert all(row.data.get("source") for row in packaged(kind))
 
 
