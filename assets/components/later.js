@@ -1,5 +1,5 @@
 // Asks for what takes a moment once the page has been painted: one request for each value of `due`. The request is a
-// state and no trigger, since a trigger is lost where two fragments ask at once.
+// state and no trigger, so that it stands until it is answered, whatever else runs before.
 
 const asked = new WeakMap()
 
