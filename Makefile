@@ -28,9 +28,10 @@ format: dev-env
 types: dev-env
 	$(BIN)/mypy
 
-# Browser tests share one started app, so they stay in one worker.
+# Browser tests come after the rest: an app, its hub and a browser keep two cores busy by themselves.
 tests: browser
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/pytest -n $(WORKERS) -m "not browser"
+	$(BIN)/pytest -m browser
 
 # Without the browser: what one runs while writing.
 quick: dev-env

@@ -17,8 +17,7 @@ BROWSER_TESTS = Path(__file__).parent / "browser"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what drives a browser, and keep it in one worker: those tests share one started app."""
+    """Mark what drives a browser: those tests run by themselves."""
     for item in items:
         if item.path.is_relative_to(BROWSER_TESTS):
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.xdist_group("browser"))
