@@ -30,12 +30,12 @@ types: dev-env
 
 # Browser tests come after the rest: an app, its hub and a browser keep two cores busy by themselves.
 tests: browser
-	$(BIN)/pytest -n $(WORKERS) -m "not browser"
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not browser"
 	$(BIN)/pytest -m browser
 
 # Without the browser: what one runs while writing.
 quick: dev-env
-	$(BIN)/pytest -n $(WORKERS) -m "not browser"
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not browser"
 
 browser: dev-env
 	$(BIN)/python scripts/chromium.py
