@@ -54,7 +54,7 @@ def version_rows(entries: Sequence[Mapping[str, Any]], say: Say) -> list[dict[st
     """The table of vLLM's releases, each with the terms as shipped and fitted without it."""
     return [
         {
-            say("validation.column.left_out"): f"vLLM {entry['value']}",
+            say("validation.column.left_out"): _release(entry["value"], say),
             say("validation.column.key"): say(f"validation.key.{entry['quantity']}"),
             say("validation.column.n"): str(entry["n"]),
             say("validation.leave.shipped_bytes"): _mib(entry["shipped_bytes"]),
@@ -65,6 +65,10 @@ def version_rows(entries: Sequence[Mapping[str, Any]], say: Say) -> list[dict[st
         }
         for entry in entries
     ]
+
+
+def _release(value: str, say: Say) -> str:
+    return say("validation.leave.each") if value == "all" else f"vLLM {value}"
 
 
 def _mib(value: int | None) -> str:

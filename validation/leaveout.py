@@ -37,6 +37,7 @@ from validation.throughput import figure, measured, plan_of
 NON_TORCH = "non_torch_bytes"
 GRAPHS = "cuda_graph_bytes"
 POOL = "kv_pool_bytes"
+ALL = "all"
 BANDWIDTHS = (0.50, 0.59, 0.68, 0.77, 0.86)
 COMPUTES = (0.36, 0.42, 0.48, 0.54, 0.60)
 LARGE_BYTES = 70 * GIB
@@ -129,14 +130,16 @@ def leave_one_version_out(found: Sequence[Reading]) -> list[dict[str, Any]]:
 
     ``shipped_bytes`` and ``refit_bytes`` are median absolute differences in bytes; ``shipped_ape`` and ``refit_ape``
     those of the KV pool, as shares, with the term as shipped and as fitted without the release. A term that no other
-    release can tell has no ``refit_bytes``.
+    release can tell has no ``refit_bytes``. The entry of the release "all" holds every start, each judged without its
+    own release.
     """
     table = []
-    for key, release in sorted({(reading.key, reading.release) for reading in found}, key=_by_release):
-        judged = [r for r in found if (r.key, r.release) == (key, release)]
-        others = [r for r in found if r.key == key and r.release != release]
-        again = {r.id: _REFITS[key](r, others) for r in judged}
-        fitted = [(r, value) for r in judged if (value := again[r.id]) is not None]
+    again = {
+        (r.key, r.id): _REFITS[r.key](r, [o for o in found if o.key == r.key and o.release != r.release]) for r in found
+    }
+    for key, release in _parts(found):
+        judged = [r for r in found if r.key == key and release in (r.release, ALL)]
+        fitted = [(r, value) for r in judged if (value := again[key, r.id]) is not None]
         pools = [(r.pool[0], r.pool[1], r.pool[1] + r.predicted - value) for r, value in fitted if r.pool]
         table.append(
             {
@@ -151,8 +154,13 @@ def leave_one_version_out(found: Sequence[Reading]) -> list[dict[str, Any]]:
     return table
 
 
-def _by_release(item: tuple[str, str]) -> tuple[str, tuple[int, ...]]:
-    return item[0], tuple(int(part) for part in item[1].split("."))
+def _parts(found: Sequence[Reading]) -> list[tuple[str, str]]:
+    """Each term with all its releases together, then with each, oldest first."""
+    releases = {(r.key, tuple(int(part) for part in r.release.split("."))) for r in found}
+    parts = []
+    for key in sorted({r.key for r in found}):
+        parts += [(key, ALL), *((key, ".".join(map(str, version))) for k, version in sorted(releases) if k == key)]
+    return parts
 
 
 # --------------------------------------------------------------------------------------------------------- speed

@@ -1,7 +1,9 @@
 """Published speeds against the roofline: output tokens a second of a full server, a single stream, the first token.
 
-The shares of the cards' peaks were set on the rows with ``tuned``; every other row is out of sample. Rows of TensorRT-
-LLM's older tables count as they were run, in static batches of ``batch`` requests.
+The shares of the cards' peaks were set on the rows with ``tuned``; every other row is out of sample for them. What
+those rows did bring to light are two rules, not shares: admission without eviction and FP16 accumulation (see
+``calculator.serving.speed``). Rows of TensorRT-LLM's older tables count as they were run, in static batches of
+``batch`` requests; single streams of other engines over the same format stand for llama.cpp's plan.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def tags_of(case: Mapping[str, Any]) -> dict[str, str]:
     by = str(case.get("measured_with") or case.get("engine"))
     cards = f"{case.get('n_gpus')} × {case.get('gpu')}"
     return {
-        "engine": str(case.get("engine")),
+        "engine": by,
         "source": str(case.get("publication")),
         "sample": "tuned" if case.get("tuned") else "held_out",
         "model": str(case.get("model")),

@@ -121,7 +121,7 @@ def test_the_page_runs_and_shows_every_kind(language, monkeypatch):
     at.switch_page("pages/accuracy.py").run()
     assert not at.exception
     assert at.metric[0].label in ("Cases", "测例数")
-    for kind in ("serving", "lab"):
+    for kind in ("serving", "lab", "throughput"):
         at.session_state["accuracy_kind"] = kind
         at.run()
         assert not at.exception
