@@ -40,6 +40,8 @@ _CACHE_FORMATS = MappingProxyType(
         "tgi": ("auto", "bf16", "fp16", "fp8"),
     }
 )
+_RANKED = ("vllm", "sglang", "tensorrt_llm", "tgi", "lmdeploy")
+"""Engines that run one process a rank: cards beyond ``tp``, ``pp`` and ``dp`` stay idle."""
 _FREE_SOURCE = Source(title="The card's total less everything above")
 _PHASES = ("load", "profile", "serve")
 
@@ -89,7 +91,9 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     needed = cache.needed(running, context) - (running - 1) * shared
     one = cache.needed(1, begun.max_model_len)
     pool = begun.pool
-    refusal = begun.refusal or _refusal(begun, one, gpu)
+    fixed = begun.weights.span + begun.activation.span + begun.non_torch.span + begun.context.span
+    fixed += begun.cuda_graphs.span + (begun.state.span if begun.state else ZERO)
+    refusal = begun.refusal or _refusal(begun, one, fixed + pool, gpu)
     starts = refusal is None
     held = pool if starts else Span.exact(needed)
     held = Span(max(held.value, 0), max(held.low, 0), max(held.high, 0))
@@ -105,8 +109,6 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     totals = {layer: _sum(items, layer) for layer in ("tensor", "process")}
     allocated = totals["tensor"]
     process = allocated + totals["process"]
-    fixed = begun.weights.span + begun.activation.span + begun.non_torch.span + begun.context.span
-    fixed += begun.cuda_graphs.span + (begun.state.span if begun.state else ZERO)
     need = _range(fixed + Span.exact(needed))
     verdict: Verdict = "does_not_fit"
     if starts:
@@ -135,7 +137,7 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     return Bill(
         items=items, phases=_phases(items), peak_phase="serve", allocated=allocated, reserved=allocated,
         process=process, need=need, capacity_bytes=gpu.total_bytes, verdict=verdict, rank=begun.rank,
-        rank_spread=begun.rank_spread, assumptions=begun.assumptions, serving=figures,
+        rank_spread=begun.rank_spread, assumptions=(*begun.assumptions, *_unused(plan, begun)), serving=figures,
     )  # fmt: skip
 
 
@@ -160,15 +162,31 @@ def _printed(begun: Start) -> Span:
     return begun.activation.span + Span(extra, extra // 2, 2 * extra)
 
 
-def _refusal(begun: Start, one: int, gpu: Gpu) -> Text | None:
-    """Why the engine would not start, or None."""
-    if begun.pool.value <= 0:
+def _unused(plan: ServingPlan, begun: Start) -> tuple[Text, ...]:
+    """What the plan asks for in vain: tokens beyond the engine's limit, cards that the layout leaves idle."""
+    said = []
+    if plan.context_tokens is not None and plan.context_tokens > begun.max_model_len:
+        limit = begun.max_model_len
+        said.append(text("serving.assume.context_cut", context_tokens=plan.context_tokens, limit_tokens=limit))
+    inside = plan.engine == "sglang" and plan.dp_attention
+    ranks = plan.tp * plan.pp * (1 if inside else plan.dp)
+    if plan.engine in _RANKED and ranks < plan.n_gpus:
+        said.append(text("serving.assume.idle_gpus", ranks_count=ranks, gpus_count=plan.n_gpus))
+    return tuple(said)
+
+
+def _refusal(begun: Start, one: int, taken: Span, gpu: Gpu) -> Text | None:
+    """Why the engine would not start, or None. ``taken`` is all that it would hold. An empty pool is a reason only
+    where a request needs some of it: with every layer on the host nothing is cached on the card."""
+    if begun.pool.value < 0 or (begun.pool.value == 0 < one and not begun.needs_whole_request):
         return text("serving.refused.no_pool", budget_bytes=begun.budget_bytes, missing_bytes=-begun.pool.value)
     if begun.needs_whole_request and one > begun.pool.value:
         return text(
             "serving.refused.one_request", context_tokens=begun.max_model_len, needed_bytes=one,
             pool_bytes=begun.pool.value, longest_tokens=begun.cache.longest(begun.pool.value),
         )  # fmt: skip
+    if taken.value > gpu.total_bytes:
+        return text("serving.refused.over_card", missing_bytes=taken.value - gpu.total_bytes)
     return None
 
 

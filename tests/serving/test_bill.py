@@ -157,7 +157,7 @@ def test_round_trip_of_a_wish(requests: int, context: int) -> None:
     _, most = geometry(SHAPE, plan, H100, needed)
     assert int(most + 1e-9) == requests
     held = billed(plan.model_copy(update={"kv_cache_memory_bytes": needed}))
-    assert held.verdict == "fits"
+    assert held.verdict == ("fits" if held.need.value <= held.capacity_bytes else "does_not_fit")
 
 
 @given(st.integers(2, 64), st.integers(0, 8192))
@@ -247,7 +247,9 @@ def test_a_fraction_of_more_than_is_free_is_refused_at_once() -> None:
     refusal = figures(billed(plan)).refusal
     assert refusal is not None
     assert refusal.id == "serving.refused.free_at_start"
-    assert figures(billed(plan.model_copy(update={"engine_version": "0.8.5"}))).refusal is None
+    older = figures(billed(plan.model_copy(update={"engine_version": "0.8.5"}))).refusal
+    assert older is not None
+    assert older.id == "serving.refused.over_card", "it found out only when the graphs were captured"
     assert figures(billed(plan.model_copy(update={"memory_fraction": 0.95}))).refusal is None
 
 
@@ -293,3 +295,36 @@ def test_an_open_video_limit_doubles_the_peak_of_the_old_runner() -> None:
     assert both == pytest.approx(2 * images, rel=0.01)
     # Printed on a 32 GB Orin: 2.47 and 4.93 GiB.
     assert images / GIB == pytest.approx(2.47, rel=0.25)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm", "tgi", "lmdeploy"])
+def test_a_fixed_pool_must_fit_on_the_card(engine: Engine) -> None:
+    plan = ServingPlan(engine=engine, max_model_len=8192, kv_cache_memory_bytes=80 * GIB)
+    result = billed(plan)
+    assert result.verdict == "does_not_fit"
+    refusal = figures(result).refusal
+    assert refusal is not None
+    assert refusal.id in ("serving.refused.over_card", "serving.refused.pool_over_free")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.97, 0.99, 1.0])
+def test_no_engine_that_starts_holds_more_than_the_card(engine: Engine, fraction: float) -> None:
+    result = billed(ServingPlan(engine=engine, max_model_len=8192, memory_fraction=fraction))
+    assert result.verdict == "does_not_fit" or result.process.value <= result.capacity_bytes
+
+
+@pytest.mark.parametrize("engine", ["llama_cpp", "ollama"])
+def test_a_model_on_the_host_needs_no_pool_on_the_card(engine: Engine) -> None:
+    result = billed(ServingPlan(engine=engine, weights="q4_k_m", max_model_len=8192, n_gpu_layers=0, concurrency=1))
+    assert figures(result).refusal is None
+    assert result.verdict == "fits"
+
+
+def test_requests_beyond_the_limit_and_idle_cards_are_said() -> None:
+    plan = ServingPlan(max_model_len=8192, context_tokens=16_000, tp=2, n_gpus=8)
+    said = {text.id: text.values for text in billed(plan).assumptions}
+    assert said["serving.assume.context_cut"] == {"context_tokens": 16_000, "limit_tokens": 8192}
+    assert said["serving.assume.idle_gpus"] == {"ranks_count": 2, "gpus_count": 8}
+    plain = billed(ServingPlan(max_model_len=8192, context_tokens=8192, tp=2, dp=4, n_gpus=8))
+    assert not {"serving.assume.context_cut", "serving.assume.idle_gpus"} & {text.id for text in plain.assumptions}

@@ -277,3 +277,24 @@ def test_sglang_data_parallel_attention() -> None:
     with pytest.raises(PlanError) as caught:
         figures(shape, spread.model_copy(update={"dp": 3}), h200)
     assert caught.value.field == "dp"
+
+
+@pytest.mark.parametrize("split", [(1.0, 1.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (0.0, 0.0), (float("inf"), 1.0)])
+def test_a_split_must_be_shares_of_the_cards(split: tuple[float, ...]) -> None:
+    plan = ServingPlan(engine="llama_cpp", weights="q4_k_m", n_gpus=2, tensor_split=split)
+    with pytest.raises(PlanError, match="tensor_split"):
+        place(llama(), plan, None, head_counts=True)
+
+
+@pytest.mark.parametrize("split", [(3.0, 1.0), (3e307, 1e307), (3e-320, 1e-320)])
+def test_a_split_counts_by_its_ratios(split: tuple[float, ...]) -> None:
+    plan = ServingPlan(engine="llama_cpp", weights="q4_k_m", n_gpus=2, tensor_split=split)
+    assert [len(card.layers) for card in place(llama(), plan, None, head_counts=True)] == [25, 7]
+
+
+def test_cards_that_a_split_does_not_reach_hold_nothing() -> None:
+    plan = ServingPlan(engine="llama_cpp", weights="q4_k_m", n_gpus=3, tensor_split=(1.0, 1.0))
+    placed = place(llama(), plan, None, head_counts=True)
+    assert [len(card.layers) for card in placed] == [17, 15, 0]
+    assert [card.head for card in placed] == [False, True, False]
+    assert placed[2].weights_bytes == 0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
+from math import isfinite
 from typing import cast
 
+from calculator.errors import PlanError
 from calculator.gguf.mixes import Mix, mix_name, mix_weights
 from calculator.model.shape import ModelShape, Tensor
 from calculator.model.stored import StoredWeights
@@ -65,32 +68,44 @@ def place(
     head = whole or (head_counts and offloaded > 0)
     count = offloaded - 1 if head else offloaded
     layers = range(total - count, total)
-    shares = plan.tensor_split if plan.tensor_split and sum(plan.tensor_split) > 0 else (1.0,) * max(plan.n_gpus, 1)
-    runs = _runs(tuple(layers), shares, head)
+    shares = _shares(plan)
+    runs, end = _runs(tuple(layers), shares, head)
     head_bytes = sizes.head + sizes.final
     kept = sizes.experts if plan.experts_on_cpu else (0,) * total
     on_cards = [sum(sizes.layers[i] - kept[i] for i in run) for run in runs]
-    on_cards[-1] += head_bytes if head else 0
+    on_cards[end] += head_bytes if head else 0
     everything = sum(sizes.layers) + sizes.embedding + head_bytes
     host = max(everything - sum(on_cards), 0)
-    last = len(runs) - 1
     return tuple(
-        Placement(run, head and number == last, on_cards[number], host) for number, run in enumerate(runs)
+        Placement(run, head and number == end, on_cards[number], host) for number, run in enumerate(runs)
     )  # fmt: skip
 
 
-def _runs(layers: tuple[int, ...], shares: tuple[float, ...], head: bool) -> list[tuple[int, ...]]:
-    """Contiguous runs by share; the head counts as one more layer at the end."""
+def _shares(plan: ServingPlan) -> tuple[float, ...]:
+    """Each card's share of the layers, adding up to 1; cards that the plan's split does not reach get none, as in
+    llama.cpp. Raises ``PlanError`` ("serving.tensor_split")."""
+    given = plan.tensor_split or (1.0,) * plan.n_gpus
+    largest = max(given)
+    if len(given) > plan.n_gpus or not all(isfinite(share) and share >= 0 for share in given) or not largest:
+        raise PlanError("serving.tensor_split", field="tensor_split", gpus_count=plan.n_gpus)
+    # Against the largest first: shares near the end of the floats would add up to infinity.
+    whole = sum(share / largest for share in given)
+    return (*(share / largest / whole for share in given), *(0.0,) * (plan.n_gpus - len(given)))
+
+
+def _runs(layers: tuple[int, ...], shares: tuple[float, ...], head: bool) -> tuple[list[tuple[int, ...]], int]:
+    """Contiguous runs by share, and the card of the head, which counts as one more layer at the end."""
     places = len(layers) + (1 if head else 0)
     runs: list[list[int]] = [[] for _ in shares]
-    bounds, running = [], 0.0
-    for share in shares:
-        running += share / sum(shares)
-        bounds.append(running)
+    bounds = list(accumulate(shares))
+    last = max(number for number, share in enumerate(shares) if share)
+
+    def card(position: int) -> int:
+        return next((i for i, bound in enumerate(bounds) if position / max(places, 1) < bound - 1e-12), last)
+
     for position, layer in enumerate(layers):
-        card = next((i for i, bound in enumerate(bounds) if position / max(places, 1) < bound - 1e-12), len(shares) - 1)
-        runs[card].append(layer)
-    return [tuple(run) for run in runs]
+        runs[card(position)].append(layer)
+    return [tuple(run) for run in runs], card(len(layers))
 
 
 def _sizes(shape: ModelShape, name: str, stored: StoredWeights | None) -> _Sizes:
