@@ -13,7 +13,7 @@ from calculator.bill import Bill
 from calculator.cli.options import ALIASES, make_plan
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
-from calculator.jsonin import parse_object
+from calculator.jsonin import LIMIT_BYTES, parse_object
 from calculator.lookup import LoadedModel
 from calculator.serving.plan import ServingPlan
 from calculator.text import Text, text
@@ -66,7 +66,8 @@ def _bill(model: LoadedModel, plan: Plan, gpu: Gpu, replay: bool) -> Bill:
 def _plan_values(path: Path) -> dict[str, Any]:
     """The fields of a plan file: a plan alone, or any JSON that holds one under "plan", such as a bill."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(LIMIT_BYTES + 1)
     except OSError:
         raise PlanError("plan.file", field="plan", path=str(path)[:200]) from None
     values = parse_object(raw, field="plan")

@@ -120,6 +120,11 @@ def test_defaults_that_the_command_fills_in_are_said(run: Call) -> None:
         assert any(said in line for line in run(*arguments, "--json").json["assumptions"]), said
 
 
+def test_a_plan_file_without_end_is_refused(run: Call) -> None:
+    refused = run("train", "qwen2.5-7b", "--plan", "/dev/zero", "--json")
+    assert (refused.code, refused.json["error"]["key"]) == (2, "json.too_large")
+
+
 def test_a_bill_is_a_plan_file(run: Call, tmp_path: Path) -> None:
     first = run("finetune", "qwen2.5-7b", "--rank", "32", "--json")
     file = tmp_path / "bill.json"
