@@ -44,7 +44,7 @@ def masked_head(layer: Layer, box: list[Tensor], vocab: int, held: list[Tensor],
     """A square transform with its activation and norm, the vocabulary, and cross entropy in the logits' own type."""
     tape = layer.tape
     marks["returned"] = len(tape.events)
-    with tape.label("logits_loss"):
+    with tape.label("logits_loss", backward=True):
         hidden = layer.linear(box[0], "head", layer.hidden, bias=True, name="transform")
         hidden = ops.unary(tape, hidden, "input", "gelu")
         hidden = layer.norm(hidden, "layer", "transform_norm")

@@ -236,7 +236,7 @@ def forward(
     mask = tape.new(SCORES, 1, n.small) if n.attention == "eager" else None
     decoded = run_stack(tape, embedded, stacks[1], owner, "decoder_norm", encoded, p, checkpoint, mask)
     del embedded, mask, stacks
-    with tape.label("logits_loss"):
+    with tape.label("logits_loss", backward=True):
         scaled = ops.scale(tape, decoded) if shape.tied else decoded
         weight = table if shape.tied else owner.param("head", shape.vocab * shape.hidden, n.small)
         logits = ops.linear(tape, scaled, weight, shape.vocab)

@@ -119,7 +119,7 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
     marks["returned"] = len(tape.events)
     if layer.numerics.sequence_parallel:
         hidden = ops.gather_tokens(tape, hidden)
-    with tape.label("logits_loss"):
+    with tape.label("logits_loss", backward=True):
         if form.kernel == "fused_linear_ce":
             return fused_linear_loss(layer, hidden, form, marks)
         if form.kernel == "chunked" and form.chunked == "eager":

@@ -177,9 +177,12 @@ class Frame:
 
 
 class Node:
-    """An operation in the graph. ``saved`` are the tensors that its derivative needs."""
+    """An operation in the graph. ``saved`` are the tensors that its derivative needs, ``role`` what those that its
+    backward makes turn out to be ("" where its place in the step decides)."""
 
-    __slots__ = ("backward", "buffer", "edges", "frame", "name", "pending", "positions", "saved", "seq", "target")
+    __slots__ = (
+        "backward", "buffer", "edges", "frame", "name", "pending", "positions", "role", "saved", "seq", "target",
+    )  # fmt: skip
 
     def __init__(
         self, name: str, seq: int, edges: list[tuple[Node, int] | None], backward: Backward | None, outputs: int
@@ -194,6 +197,7 @@ class Node:
         self.frame: Frame | None = None
         self.positions: list[int] = []
         self.target: Param | None = None
+        self.role = ""
 
     def needs(self, index: int) -> bool:
         return self.edges[index] is not None
@@ -213,6 +217,7 @@ class Tape:
         self.node_held: set[int] = set()
         self.phase = FORWARD
         self.role = ""
+        self._back_role = ""
         self.autocast = autocast
         self.kernel_scratch = kernel_scratch
         self.recording = True
@@ -246,12 +251,15 @@ class Tape:
             self.events.append((storage.ident, -1))
 
     @contextmanager
-    def label(self, role: str) -> Iterator[None]:
-        before, self.role = self.role, role
+    def label(self, role: str, *, backward: bool = False) -> Iterator[None]:
+        """What is made inside counts as ``role``; with ``backward``, so does what the backward of its operations
+        makes."""
+        before = self.role, self._back_role
+        self.role, self._back_role = role, role if backward else self._back_role
         try:
             yield
         finally:
-            self.role = before
+            self.role, self._back_role = before
 
     @contextmanager
     def no_grad(self) -> Iterator[None]:
@@ -277,6 +285,7 @@ class Tape:
         self._seq += 1
         edges = [(t.node, t.slot) if t.node is not None else None for t in inputs]
         node = Node(name, self._seq, edges, backward, outputs)
+        node.role = self._back_role
         self.save(node, saves)
         return node
 
@@ -434,7 +443,9 @@ class Tape:
         assert node.backward is not None
         saved = self._unpack(node)
         grads, node.buffer = node.buffer, []
+        before, self.role = self.role, node.role or self.role
         out = node.backward(saved, grads)
+        self.role = before
         node.backward = None
         node.frame = None
         return out
