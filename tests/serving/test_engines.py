@@ -298,3 +298,11 @@ def test_cards_that_a_split_does_not_reach_hold_nothing() -> None:
     assert [len(card.layers) for card in placed] == [17, 15, 0]
     assert [card.head for card in placed] == [False, True, False]
     assert placed[2].weights_bytes == 0
+
+
+def test_experts_published_in_four_bits_stay_so() -> None:
+    plan = ServingPlan(engine="llama_cpp", max_model_len=8192, concurrency=1)
+    gpt_oss = shape_of("openai/gpt-oss-20b")
+    # ggml-org/gpt-oss-20b-GGUF: 12.1 GB, of which the embedding table stays on the host.
+    assert bill(gpt_oss, plan, H100).items[0].bytes < 12.2e9
+    assert bill(gpt_oss, plan.model_copy(update={"weights": "bf16"}), H100).items[0].bytes > 39e9

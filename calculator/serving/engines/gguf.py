@@ -43,10 +43,12 @@ class _Sizes:
 _recent = Recent()
 
 
-def type_of(plan: ServingPlan) -> str:
-    """The mix of the plan's weights, 16 bit where none is named. Raises ``PlanError`` ("gguf.unknown_mix")."""
+def type_of(shape: ModelShape, plan: ServingPlan) -> str:
+    """The mix of the plan's weights. Where none is named, experts that were published in MXFP4 keep it, as the
+    converter does, and all else is of 16 bit. Raises ``PlanError`` ("gguf.unknown_mix")."""
     if plan.weights is None:
-        return "F16"
+        stored = shape.quantization.format if shape.quantization is not None else ""
+        return mix_name("MXFP4") if stored == "mxfp4" else "F16"
     return mix_name(_PLAIN.get(plan.weights, plan.weights))
 
 
@@ -59,7 +61,7 @@ def place(
     layers are offloaded. Layers go to the cards in contiguous runs, in equal parts or by ``tensor_split``. A tied
     embedding is stored twice, on the host and for the output. ``experts_on_cpu`` keeps expert weights on the host.
     """
-    name = type_of(plan)
+    name = type_of(shape, plan)
     made = _recent.get(shape, (name, id(stored)), lambda: _sizes(shape, name, stored if plan.weights is None else None))
     sizes = cast(_Sizes, made)
     total = shape.layers
