@@ -259,12 +259,17 @@ def _local_path(written: str) -> Path | None:
     An id never starts with a dot, a slash or a tilde and never ends in .json or .gguf; anything else is a path if it
     exists.
     """
-    path = Path(written).expanduser()
-    if written.startswith((".", "/", "~")) or written.endswith((".json", ".gguf")):
-        if not path.exists():
-            raise ModelIdError("local.missing", field="model", path=written[:200])
+    meant = written.startswith((".", "/", "~")) or written.endswith((".json", ".gguf"))
+    try:
+        path = Path(written).expanduser()
+        path.stat()
+    except (OSError, RuntimeError, ValueError):  # nothing there, a name too long, a home that nobody has
+        if meant:
+            raise ModelIdError("local.missing", field="model", path=written[:200]) from None
+        return None
+    if meant:
         return path
-    return path if path.exists() and (path.is_file() or (path / "config.json").is_file()) else None
+    return path if path.is_file() or (path / "config.json").is_file() else None
 
 
 def _read_file(path: Path) -> bytes:

@@ -230,6 +230,26 @@ def test_paths_are_the_command_lines_alone(hub: FakeHub, tmp_path: Path) -> None
     assert not hub.requests
 
 
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("/" + "x" * 5000, "local.missing"),
+        ("x" * 5000 + ".json", "local.missing"),
+        ("~nobody-of-that-name/m", "local.missing"),
+        ("/a\0b", "local.missing"),
+    ],
+)
+def test_paths_that_no_file_system_takes_are_refused(written: str, key: str) -> None:
+    with pytest.raises(ModelIdError) as raised:
+        lookup.load(written, allow_local=True)
+    assert raised.value.key == key
+
+
+def test_a_word_too_long_for_a_file_is_no_path() -> None:
+    with pytest.raises(ModelIdError):
+        lookup.load("x" * 5000, allow_local=True)
+
+
 def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
     for path, key in ((tmp_path / "none.json", "local.missing"), (tmp_path, "local.no_config")):
         with pytest.raises(ModelIdError) as caught:
