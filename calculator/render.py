@@ -69,8 +69,9 @@ def render(text: Text, language: str = "en", unit: Unit = "GiB") -> str:
 def format_value(name: str, value: Value, unit: Unit = "GiB") -> str:
     """A value as people read it: the suffix of its name says what it measures.
 
-    ``*_bytes`` as memory, ``*_params`` as "8.03 B", ``*_count`` and ``*_tokens`` as grouped numbers. Other values stay
-    as they are, floats with up to six digits.
+    ``*_bytes`` as memory, ``*_params`` as "8.03 B", ``*_count`` and ``*_tokens`` as grouped numbers, ``each`` (bytes
+    that one of something takes) as a grouped number with the digits it has. Other values stay as they are, floats with
+    up to six digits.
     """
     if isinstance(value, str):
         return value
@@ -81,6 +82,8 @@ def format_value(name: str, value: Value, unit: Unit = "GiB") -> str:
         return format_params(value)
     if kind in ("count", "tokens"):
         return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+    if kind == "each":
+        return f"{value:,.10g}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

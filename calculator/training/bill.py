@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calculator.bill import Basis, Bill, Item, Phase, Range, TimePoint, training_verdict
+from calculator.bill import Bill, Item, Phase, Range, TimePoint, training_verdict
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.sources import Source
@@ -63,6 +63,20 @@ _SOURCES = {
     "gathered_parameters": SHARDING,
     "comm_buffers": SHARDING,
     "kernel_workspace": overheads.CUBLAS,
+}
+
+_STATIC = ("parameters", "adapter_parameters", "gradients", "optimizer_states", "optimizer_temporary")
+"""What tensor and pipeline ranks divide as well."""
+_COUNTED_BY = {
+    "parameters": ("model_params",),
+    "casts": ("model_params",),
+    "adapter_parameters": ("trained_params",),
+    "gradients": ("trained_params",),
+    "optimizer_states": ("trained_params",),
+    "optimizer_temporary": ("trained_params",),
+    "checkpoints": ("tokens_count", "layers_count"),
+    "activations": ("tokens_count", "layers_count"),
+    "logits_loss": ("tokens_count", "vocab_count"),
 }
 
 
@@ -131,14 +145,21 @@ def _phases(program: Program, made: Step) -> tuple[Phase, ...]:
 
 
 def _item(key: str, size: int, highest: int, phases: tuple[str, ...], plan: TrainingPlan, made: Step) -> Item:
+    split = made.divided.get(key, 1) * (plan.tp * plan.pp if key in _STATIC else 1)
+    tokens = plan.micro_batch * plan.seq_len // plan.cp
     values: dict[str, Value | Text] = {
         "micro_batch": plan.micro_batch,
         "seq_tokens": plan.seq_len,
-        "tokens_count": plan.micro_batch * plan.seq_len,
+        "tokens_count": tokens,
         "gpus_count": plan.n_gpus,
         **made.values,
     }
-    basis: Basis = "computed"
+    whole = (size or highest) * split
+    if key == "gathered_parameters":
+        values["gathered_params"] = whole // made.compute_item_bytes
+        values["each"] = made.compute_item_bytes
+    else:
+        values["each"] = float(f"{whole / _counted(key, values):.4g}")
     return Item(
         key=key,
         bytes=size,
@@ -147,10 +168,20 @@ def _item(key: str, size: int, highest: int, phases: tuple[str, ...], plan: Trai
         high=size,
         phases=phases,
         formula=text(f"training.item.{key}", total_bytes=highest, **values),
-        divided_by=made.divided.get(key, 1),
-        basis=basis,
+        divided_by=split,
+        basis="computed",
         source=_SOURCES.get(key, AUTOGRAD),
     )
+
+
+def _counted(key: str, values: dict[str, Value | Text]) -> int:
+    """What the item's bytes are spread over, so that its formula can say how many bytes each takes."""
+    found = 1
+    for name in _COUNTED_BY.get(key, ("tokens_count",)):
+        value = values[name]
+        assert isinstance(value, int)
+        found *= value
+    return max(found, 1)
 
 
 def _overhead(key: str, size: Range, layer: str, source: Source) -> Item:

@@ -35,6 +35,7 @@ class Step:
     spread: dict[str, int] = field(default_factory=dict)
     divided: dict[str, int] = field(default_factory=dict)
     values: dict[str, Value | Text] = field(default_factory=dict)
+    compute_item_bytes: int = 2
     assumptions: tuple[Text, ...] = ()
     end: dict[str, int] = field(default_factory=dict)
     host_bytes: int = 0
@@ -140,6 +141,7 @@ def rank_step(
         program=program,
         rank=part.name,
         values=values,
+        compute_item_bytes=int(BYTES[recipe.compute]),
         end=at_end(start, made, memory, shape, plan, recipe, by),
         host_bytes=host,
         assumptions=assumed(shape, plan, recipe, n, host),
