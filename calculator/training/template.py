@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from operator import itemgetter
 
 from calculator.training.tape import BACKWARD, FORWARD, ITEM_BYTES, RECOMPUTE, Node, Tape, Tensor
 
@@ -51,17 +52,68 @@ class Template:
     marks: dict[str, int]
     dtype: str
     node_held: tuple[int, ...] = ()
+    outlines: dict[tuple[str, int, int | None], Outline] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def widths(self) -> tuple[tuple[tuple[int, int], ...], Picker]:
+        """The different (rows, width in bytes) among the storages, and what reads each storage's from a list of
+        them."""
+        different = {
+            kind_and_width: place for place, kind_and_width in enumerate(dict.fromkeys(s[:2] for s in self.storages))
+        }
+        return tuple(different), picker([different[s[:2]] for s in self.storages])
+
+
+Picker = Callable[[Sequence[int]], "tuple[int, ...]"]
+
+
+def picker(places: Sequence[int]) -> Picker:
+    """Reads the values at ``places``, in order, without a loop in Python."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: tuple(values[place] for place in places)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a stretch's events are apart from their sizes. ``signed`` reads their deltas from the storages' sizes
+    followed by the same sizes negated; ``by_key`` reads each item's own deltas from all of them."""
+
+    keys: tuple[str, ...]
+    storages: tuple[int, ...]
+    signed: Picker
+    by_key: tuple[tuple[str, Picker], ...]
+
+
+def outline(keys: Sequence[str], events: Sequence[Event] = (), count: int = 0) -> Outline:
+    """``count`` is the number of storages that ``events`` name."""
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return Outline(
+        tuple(keys),
+        tuple(i for i, _ in events),
+        picker([i if sign > 0 else count + i for i, sign in events]),
+        tuple((key, picker(found)) for key, found in places.items()),
+    )
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Events with their sizes: ``deltas`` in order, the item ``keys`` that they count under and the ``storages`` that
-    they belong to."""
+    """Events with their sizes: ``deltas`` in order, and in ``outline`` the items that they count under and the storages
+    that they belong to."""
 
     deltas: tuple[int, ...]
-    keys: tuple[str, ...]
-    storages: tuple[int, ...]
+    outline: Outline
     template: Template | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.outline.keys
+
+    @property
+    def storages(self) -> tuple[int, ...]:
+        return self.outline.storages
 
     @cached_property
     def net(self) -> int:
@@ -78,9 +130,12 @@ class Stretch:
 
     @cached_property
     def net_by_key(self) -> dict[str, int]:
-        return self.upto(len(self.deltas))
+        return {key: sum(own(self.deltas)) for key, own in self.outline.by_key}
 
     def upto(self, count: int) -> dict[str, int]:
+        """Sums by item of the first ``count`` events."""
+        if count == len(self.deltas):
+            return self.net_by_key
         found: dict[str, int] = {}
         for key, delta in zip(self.keys[:count], self.deltas[:count], strict=True):
             found[key] = found.get(key, 0) + delta
@@ -89,19 +144,14 @@ class Stretch:
     @cached_property
     def tops_by_key(self) -> dict[str, int]:
         """Highest running sum of each key over the start."""
-        now: dict[str, int] = {}
-        best: dict[str, int] = {}
-        for key, delta in zip(self.keys, self.deltas, strict=True):
-            total = now[key] = now.get(key, 0) + delta
-            if total > best.get(key, 0):
-                best[key] = total
-        return best
+        tops = ((key, max(accumulate(own(self.deltas)))) for key, own in self.outline.by_key)
+        return {key: top for key, top in tops if top > 0}
 
 
 @lru_cache(4096)
 def edit(*changes: tuple[str, int]) -> Stretch:
     """Single changes by item key, made by a framework between stretches."""
-    return Stretch(tuple(d for _, d in changes), tuple(k for k, _ in changes), ())
+    return Stretch(tuple(d for _, d in changes), outline([k for k, _ in changes]))
 
 
 @dataclass(frozen=True)
@@ -112,40 +162,45 @@ class Sized:
     sizes: tuple[int, ...]
     spans: dict[tuple[str, str], Stretch] = field(default_factory=dict, compare=False)
 
-    def part(self, events: tuple[Event, ...]) -> Stretch:
-        sizes, storages = self.sizes, self.template.storages
-        return Stretch(
-            tuple([sizes[i] * sign for i, sign in events]),
-            tuple([storages[i][2] for i, _ in events]),
-            tuple([i for i, _ in events]),
-            self.template,
-        )
+    @cached_property
+    def signed_sizes(self) -> tuple[int, ...]:
+        return (*self.sizes, *[-size for size in self.sizes])
+
+    def part(self, place: str, first: int = 0, last: int | None = None) -> Stretch:
+        """The events of one of the template's places, from ``first`` to before ``last``."""
+        found = self.template.outlines.get((place, first, last))
+        if found is None:
+            storages, events = self.template.storages, getattr(self.template, place)[first:last]
+            found = outline([storages[i][2] for i, _ in events], events, len(storages))
+            self.template.outlines[place, first, last] = found
+        return Stretch(found.signed(self.signed_sizes), found, self.template)
 
     @cached_property
     def forward(self) -> Stretch:
-        return self.part(self.template.forward)
+        return self.part("forward")
 
     def between(self, first: str, last: str) -> Stretch:
         """Forward events between two marks ("" for the start or the end)."""
         found = self.spans.get((first, last))
         if found is None:
-            marks, events = self.template.marks, self.template.forward
-            found = self.part(events[marks[first] if first else 0 : marks[last] if last else len(events)])
+            marks = self.template.marks
+            found = self.part("forward", marks[first] if first else 0, marks[last] if last else None)
             self.spans[first, last] = found
         return found
 
     @cached_property
     def exit(self) -> Stretch:
-        return self.part(self.template.exit)
+        return self.part("exit")
 
     @cached_property
     def backward(self) -> Stretch:
-        return self.part(self.template.backward)
+        return self.part("backward")
 
 
 def size(template: Template, rows: Sequence[int]) -> Sized:
     """Evaluate a template for the row counts of ``tape`` (indexed by row kind)."""
-    return Sized(template, tuple([-(-rows[kind] * width // BLOCK) * BLOCK for kind, width, _ in template.storages]))
+    different, each = template.widths
+    return Sized(template, each([-(-rows[kind] * width // BLOCK) * BLOCK for kind, width in different]))
 
 
 def _key(phase: str, role: str, kept: bool) -> str:
