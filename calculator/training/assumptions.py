@@ -13,6 +13,16 @@ ERAS = {"padded": "4.49+", "shifted_held": "4.46 - 4.48", "shifted_freed": "4.45
 """Releases of transformers by their form of the loss."""
 
 
+UNCOUNTED = (
+    "fp8_compute",
+    "zero_allgather_bucket",
+    "zero_prefetch_bucket",
+    "zero_max_live_parameters",
+    "peft_version",
+)
+"""Fields of the plan that the bill does not count: a plan that sets one is told so."""
+
+
 def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, host_bytes: int) -> tuple[Text, ...]:
     """The assumptions behind one rank's step."""
     stack = stack_of(plan, shape.model_type)
@@ -32,6 +42,13 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
     learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 and shape.kind == "decoder" else None
     if learned is not None and plan.seq_len > learned:
         found.append(text("training.assumption.positions", seq_tokens=plan.seq_len, limit_tokens=learned))
+    elif shape.max_context is not None and plan.seq_len > shape.max_context:
+        found.append(text("training.assumption.context", seq_tokens=plan.seq_len, limit_tokens=shape.max_context))
+    if plan.checkpointing == "other":
+        found.append(text("training.assumption.checkpointing"))
+    unused = [name for name in UNCOUNTED if getattr(plan, name)]
+    if unused:
+        found.append(text("training.assumption.unused", names=", ".join(unused)))
     if shape.towers:
         found.append(text("training.assumption.towers"))
     if host_bytes:

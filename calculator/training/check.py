@@ -24,8 +24,25 @@ def check(shape: ModelShape, plan: TrainingPlan) -> None:
         raise PlanError("training.zero_pipeline", field="sharding", sharding=plan.sharding)
     if "parameters" in plan.offload and plan.sharding not in ("zero3", "fsdp1", "fsdp2", "hsdp"):
         raise PlanError("training.offload_parameters", field="offload", sharding=plan.sharding)
+    _schedule(plan)
+    _allocator(plan)
+    if plan.adapter is not None and not plan.adapter.targets and adapted(plan):
+        raise PlanError("training.adapter_targets", field="adapter.targets")
     if plan.optimizer_in_backward and plan.grad_accum > 1:
         raise PlanError("training.backward_step_accumulation", field="optimizer_in_backward")
+
+
+def _schedule(plan: TrainingPlan) -> None:
+    """A pipeline schedule that contradicts the number of virtual stages."""
+    if plan.pp_schedule in ("1f1b", "gpipe") and plan.vpp > 1:
+        raise PlanError("training.schedule_virtual", field="pp_schedule", schedule=plan.pp_schedule, vpp=plan.vpp)
+    if plan.pp_schedule == "interleaved" and plan.vpp == 1:
+        raise PlanError("training.schedule_interleaved", field="vpp")
+
+
+def _allocator(plan: TrainingPlan) -> None:
+    if (plan.allocator == "max_split_mb") != (plan.max_split_mb is not None):
+        raise PlanError("training.max_split", field="max_split_mb", allocator=plan.allocator)
 
 
 def _divisibility(shape: ModelShape, plan: TrainingPlan) -> None:
@@ -36,11 +53,18 @@ def _divisibility(shape: ModelShape, plan: TrainingPlan) -> None:
         raise PlanError(
             "training.pipeline_layers", field="pp", stages_count=plan.pp * plan.vpp, layers_count=shape.layers
         )
+    shards = plan.hsdp_shard_size
+    if shards is not None and (shards > plan.n_gpus or plan.n_gpus // ranks % shards):
+        raise PlanError(
+            "training.hsdp_shards", field="hsdp_shard_size", shards_count=shards, gpus_count=plan.n_gpus // ranks
+        )
     if plan.seq_len % plan.cp:
         raise PlanError("training.context_length", field="cp", cp=plan.cp, seq_tokens=plan.seq_len)
     experts = max((b.mlp.experts for b in shape.blocks if b.mlp.kind == "moe"), default=0)
     if plan.ep > 1 and (not experts or experts % plan.ep):
         raise PlanError("training.expert_groups", field="ep", ep=plan.ep, experts_count=experts)
+    if plan.expert_tp is not None and plan.expert_tp > 1 and not experts:
+        raise PlanError("training.expert_groups", field="expert_tp", ep=plan.expert_tp, experts_count=0)
     if plan.tp > 1:
         heads = min((b.mixer.heads for b in shape.blocks if b.mixer.kind in ("attention", "mla")), default=0)
         if heads and heads % plan.tp:
