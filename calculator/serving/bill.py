@@ -14,6 +14,7 @@ from calculator.model.stored import StoredWeights
 from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tensorrt_llm, tgi, transformers, vllm
 from calculator.serving.plan import ServingPlan
 from calculator.serving.start import ZERO, Cache, Span, Start, Term
+from calculator.serving.unused import unused
 from calculator.sources import Source
 from calculator.text import Text, text
 
@@ -164,7 +165,7 @@ def _printed(begun: Start) -> Span:
 
 def _unused(plan: ServingPlan, begun: Start) -> tuple[Text, ...]:
     """What the plan asks for in vain: tokens beyond the engine's limit, cards that the layout leaves idle."""
-    said = []
+    said = [*unused(plan)]
     if plan.context_tokens is not None and plan.context_tokens > begun.max_model_len:
         limit = begun.max_model_len
         said.append(text("serving.assume.context_cut", context_tokens=plan.context_tokens, limit_tokens=limit))
