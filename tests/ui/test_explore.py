@@ -8,7 +8,9 @@ from calculator import hardware, lookup, training
 from calculator.axes import around
 from calculator.errors import PlanError
 from calculator.render import catalogue
+from calculator.serving.plan import ServingPlan
 from calculator.serving.speed import Estimate
+from calculator.serving.wish import options
 from calculator.training.grid import MICRO_BATCHES, SEQUENCES, axes, grid
 from calculator.training.plan import TrainingPlan
 from calculator.units import GIB
@@ -17,6 +19,7 @@ from tests.ui.test_pages import checked, figures, opened
 from ui import later
 from ui.i18n import Words
 from ui.kept import Kept
+from ui.views.cards import CARDS
 from ui.views.ranks import ranks_data
 from ui.views.speed import span
 
@@ -188,3 +191,14 @@ def test_a_release_can_be_chosen_or_written() -> None:
 ])  # fmt: skip
 def test_spans_have_one_unit(low: float, high: float, shown: str) -> None:
     assert span(Estimate(low=low, value=(low + high) / 2, high=high)) == shown
+
+
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+def test_the_fewest_cards_are_found_when_asked(locale: str) -> None:
+    at = opened("serving", locale, v="1", p="llama-3.1-70b")
+    at = checked(next(b for b in at.button if b.key == "cards.find").click().run())
+    shape, plan = lookup.load_preset("llama-3.1-70b").shape, ServingPlan(concurrency=16, max_model_len=8192)
+    best = options(shape, plan, [hardware.find(key) for key in CARDS])[0]
+    shown = " ".join(str(table.value.to_dict()) for table in at.table)
+    assert f"{best.plan.n_gpus} × {hardware.find(best.plan.gpu).name}" in shown
+    assert any("vllm serve" in block.value for block in at.code)

@@ -76,3 +76,15 @@ def plan_inputs(words: Words) -> None:
         form.fraction("practical_share", optional=False)
         if plan.engine in WITH_GRAPHS:
             form.toggle("cuda_graphs")
+
+
+def goal_inputs(words: Words) -> None:
+    """Goals in seconds for the first token and for each further one; empty for none."""
+    plan = state.current().serving_plan()
+    for name, column in zip(("ttft_goal_s", "tpot_goal_s"), st.columns(2), strict=True):
+        with column:
+            st.number_input(
+                words(f"explore.goal.{name}"), min_value=0.001, max_value=3600.0, step=0.01, format="%.3f", value=None,
+                placeholder=words("explore.goal.none"),
+                **state.bound(f"serving.{name}", getattr(plan, name), lambda value, name=name: _write(name, value)),
+            )  # fmt: skip

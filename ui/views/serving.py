@@ -14,6 +14,7 @@ from ui.markdown import plain
 from ui.screen import Screen
 from ui.views import notes, share, table, verdict
 from ui.views.capacity import capacity
+from ui.views.cards import fewest_cards
 from ui.views.speed import speed_estimate
 from ui.views.start import start_it
 from ui.views.traffic import traffic
@@ -46,6 +47,7 @@ def serving_page(screen: Screen, bill_of: BillOf) -> None:
     if traffic_lengths is not None:
         traffic(screen, plan, traffic_lengths)
     table.bill_table(bill, words)
+    fewest_cards(screen, plan)
     left, right = st.columns(2, gap="large")
     with left:
         _budget(figures, words)
