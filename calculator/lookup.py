@@ -250,7 +250,7 @@ def load_shape(shape: ModelShape, name: str) -> LoadedModel:
 
 def _stand_in(built_in: Preset, address: Address, error: CalculatorError) -> LoadedModel:
     note = text("lookup.preset_instead", id=address.repo, preset=built_in.id, reason=error.message)
-    return load_preset(built_in.key).model_copy(update={"name": address.repo, "notes": (note,)})
+    return load_preset(built_in.key).model_copy(update={"id": address.repo, "name": address.repo, "notes": (note,)})
 
 
 def _local_path(written: str) -> Path | None:

@@ -17,6 +17,8 @@ from ui.screen import Screen
 
 def speed_estimate(screen: Screen, plan: ServingPlan, figures: ServingFigures, lengths: Lengths | None) -> None:
     words = screen.words
+    if not figures.starts:
+        return
     st.subheader(words("explore.speed.title"), anchor=False)
     if lengths is None:
         context = min(plan.context_tokens or figures.max_model_len, figures.max_model_len)
