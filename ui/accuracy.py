@@ -250,7 +250,9 @@ def table(found: Sequence[Outcome], tag: str | None, words: Words) -> list[dict[
         row[words("validation.column.key")] = words(f"validation.key.{key}")
         row["n"] = figure.n
         for column in ("median_ape", "p90_ape", "bias", "within_5", "within_10", "within_20", "in_range"):
-            row[words(f"validation.column.{column}")] = f"{getattr(figure, column):.1%}"
+            row[words(f"validation.column.{column}")] = f"{getattr(figure, column):.1%}".replace("-0.0%", "0.0%")
+        if not figure.half_width:  # an exact figure has no range to lie in
+            row[words("validation.column.in_range")] = "–"
         rows.append(row)
     return rows
 

@@ -151,7 +151,9 @@ def test_the_serving_page_draws_its_table_and_speed(at_once: None) -> None:
 def test_traffic_is_simulated(at_once: None, locale: str) -> None:
     at = opened("serving", locale, v="1", p=SMALL, rl="agent")
     assert not at.error
-    checked(at.selectbox(key="serving.request_lengths").set_value("lognormal").run())
+    checked(
+        at.selectbox(key=f"serving.request_lengths{'.zh' if locale == 'zh-CN' else ''}").set_value("lognormal").run()
+    )
     checked(at.number_input(key="serving.prompt_median_tokens").set_value(3000).run())
     assert dict(at.query_params)["rlp"] == "3000"
 

@@ -243,3 +243,21 @@ def test_every_engine_gives_a_bill_and_shows_its_own_controls() -> None:
         assert len(at.metric) >= 4
         shown = {e.key for e in at.number_input}
         assert ("serving.memory_fraction" in shown) is (engine in WITH_FRACTION)
+
+
+def test_a_text_that_is_no_id_stays_where_it_was_typed() -> None:
+    at = opened()
+    checked(at.text_input(key="model.id").set_value("llama 3 8b").run())
+    assert at.text_input(key="model.id").value == "llama 3 8b"
+    assert any("llama 3 8b" in warning.value for warning in at.warning)
+    checked(at.selectbox(key="model.preset").set_value("qwen2.5-7b").run())
+    assert at.text_input(key="model.id").value == presets()["qwen2.5-7b"].id
+
+
+def test_lists_speak_the_language_that_was_chosen() -> None:
+    at = opened()
+    english = at.selectbox(key="training.loss").options
+    checked(at.segmented_control(key="language").set_value("zh").run())
+    chinese = at.selectbox(key="training.loss.zh").options
+    assert len(chinese) == len(english)
+    assert not set(chinese) & set(english)

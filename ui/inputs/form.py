@@ -38,7 +38,7 @@ class Form:
         st.selectbox(
             self._label(name), [_DEFAULT if v is None else v for v in offered], help=self._help(name),
             format_func=lambda v: self._option(name, None if v == _DEFAULT else v, none),
-            **state.bound(self._key(name), _DEFAULT if value is None else value, write),
+            **state.bound(self._worded(name), _DEFAULT if value is None else value, write),
         )  # fmt: skip
 
     def choose(self, name: str, options: Sequence[Any]) -> None:
@@ -47,7 +47,8 @@ class Form:
         offered = list(options) if value in options else [*options, value]
         st.segmented_control(
             self._label(name), offered, format_func=lambda v: self._option(name, v, "ui.auto"), required=True,
-            help=self._help(name), wrap=True, **self._bound(name, value),
+            help=self._help(name), wrap=True,
+            **state.bound(self._worded(name), value, lambda changed: self.write(name, changed)),
         )  # fmt: skip
 
     def number(self, name: str, *, step: int = 1, optional: bool = False, placeholder: str | None = None) -> None:
@@ -105,7 +106,7 @@ class Form:
         """Any of a few, kept as a tuple in the order of ``options``."""
         value = list(getattr(self.plan, name))
         offered = [*options, *(v for v in value if v not in options)]
-        key = self._key(name)
+        key = self._worded(name)
 
         def write(chosen: Sequence[str]) -> None:
             self.write(name, tuple(v for v in offered if v in chosen))
@@ -120,6 +121,10 @@ class Form:
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}.{name}"
+
+    def _worded(self, name: str) -> str:
+        """The key of a widget whose options are words: the browser keeps those it drew, so languages have their own."""
+        return self._key(name) if self.words.language == "en" else f"{self._key(name)}.{self.words.language}"
 
     def _label(self, name: str) -> str:
         return self.words(f"ui.field.{name}")

@@ -18,11 +18,12 @@ from ui.markdown import plain
 from ui.settings import ConfigChoice, HubChoice, ModelChoice, PresetChoice
 
 _REFUSED = "model_refused"
+_TYPED = "model_typed"
 _PASTE_LIMIT = 262_144
 
 
 def _take(choice: ModelChoice) -> None:
-    st.session_state[_REFUSED] = None
+    st.session_state[_REFUSED] = st.session_state[_TYPED] = None
     state.put(state.current().model_copy(update={"model": choice}))
 
 
@@ -32,7 +33,7 @@ def _take_text(written: str) -> None:
     try:
         _take(models.from_text(written))
     except CalculatorError as error:
-        st.session_state[_REFUSED] = error
+        st.session_state[_REFUSED], st.session_state[_TYPED] = error, written
 
 
 def _take_json(written: str | bytes) -> None:
@@ -56,7 +57,7 @@ def model_inputs(words: Words, model: LoadedModel | CalculatorError | None) -> N
     st.subheader(words("ui.group.model"))
     st.text_input(
         words("ui.field.model_id"), max_chars=512, placeholder="Qwen/Qwen2.5-7B", icon=":material/deployed_code:",
-        autocomplete="off", **state.bound("model.id", shown_name(choice), _take_text),
+        autocomplete="off", **state.bound("model.id", st.session_state.get(_TYPED) or shown_name(choice), _take_text),
     )  # fmt: skip
     keys = list(presets())
     key = choice.key if isinstance(choice, PresetChoice) and choice.key in keys else None
