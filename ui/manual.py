@@ -7,15 +7,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from calculator.base import Frozen
-from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp
+from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp, StateMixer
 
-AttentionKind = Literal["full", "window", "mla"]
+AttentionKind = Literal["full", "window", "mla", "linear"]
 _HUGE = 1_048_576
 
 
 class ManualShape(Frozen):
     """A decoder of equal layers. ``experts`` 0 means a dense MLP of ``intermediate``; otherwise ``intermediate`` is the
-    width of one expert. ``window`` counts for sliding-window attention, the ranks and the rotary part for MLA."""
+    width of one expert. ``window`` counts for sliding-window attention, the ranks and the rotary part for MLA.
+    "linear": all layers but each ``full_every``-th keep a state of ``linear_heads`` heads of ``linear_dim`` instead of
+    a cache (gated delta rule)."""
 
     hidden: int = Field(4096, ge=8, le=_HUGE)
     layers: int = Field(32, ge=1, le=4096)
@@ -30,6 +32,9 @@ class ManualShape(Frozen):
     kv_lora_rank: int = Field(512, ge=1, le=65_536)
     q_lora_rank: int = Field(1536, ge=0, le=65_536)
     rope_dim: int = Field(64, ge=2, le=4096)
+    full_every: int = Field(4, ge=2, le=4096)
+    linear_heads: int = Field(16, ge=1, le=65_536)
+    linear_dim: int = Field(128, ge=2, le=65_536)
     experts: int = Field(0, ge=0, le=65_536)
     top_k: int = Field(8, ge=1, le=65_536)
     shared_experts: int = Field(0, ge=0, le=1024)
@@ -44,6 +49,8 @@ class ManualShape(Frozen):
         if self.attention == "mla":
             return common | self._latent()
         grouped = common | {"num_key_value_heads": min(self.kv_heads, self.heads), "head_dim": self.head_dim}
+        if self.attention == "linear":
+            return grouped | self._linear()
         if not self.experts:
             if self.attention == "window":
                 return grouped | {"model_type": "mistral", "sliding_window": self.window}
@@ -61,6 +68,20 @@ class ManualShape(Frozen):
 
     def _active(self) -> int:
         return min(self.top_k, self.experts)
+
+    def _linear(self) -> dict[str, Any]:
+        state = {
+            "full_attention_interval": self.full_every, "linear_num_value_heads": self.linear_heads,
+            "linear_num_key_heads": self.linear_heads, "linear_key_head_dim": self.linear_dim,
+            "linear_value_head_dim": self.linear_dim, "linear_conv_kernel_dim": 4, "attention_bias": False,
+        }  # fmt: skip
+        if not self.experts:
+            return state | {"model_type": "qwen3_5_text"}
+        return state | {
+            "model_type": "qwen3_5_moe_text", "num_experts": self.experts, "num_experts_per_tok": self._active(),
+            "moe_intermediate_size": self.intermediate,
+            "shared_expert_intermediate_size": self.intermediate * self.shared_experts,
+        }  # fmt: skip
 
     def _latent(self) -> dict[str, Any]:
         latent: dict[str, Any] = {
@@ -87,6 +108,11 @@ def like(shape: ModelShape) -> ManualShape:
     mixer = block.mixer
     if not isinstance(mixer, Attention | LatentAttention):
         softmax = [b.mixer for b in blocks if isinstance(b.mixer, Attention | LatentAttention)]
+        if isinstance(mixer, StateMixer) and mixer.variant == "gated_delta" and softmax:
+            found |= {
+                "attention": "linear", "full_every": max(2, round(len(blocks) / len(softmax))),
+                "linear_heads": mixer.value_heads, "linear_dim": mixer.value_dim,
+            }  # fmt: skip
         mixer = softmax[0] if softmax else mixer
     if isinstance(mixer, Attention):
         found |= {"heads": mixer.heads, "kv_heads": mixer.kv_heads, "head_dim": mixer.head_dim}

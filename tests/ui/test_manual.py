@@ -1,5 +1,6 @@
 """A shape by hand is the shape that it says, whatever family stands in for it."""
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -72,3 +73,18 @@ def test_its_parameters_are_those_of_its_numbers(entered: ManualShape) -> None:
 def test_the_editor_starts_from_the_model_that_is_shown() -> None:
     shown = like(load_preset("llama-3.1-8b").shape)
     assert read(shown.config()).parameters.total == load_preset("llama-3.1-8b").shape.parameters.total
+
+
+@pytest.mark.parametrize("experts", [0, 64])
+def test_a_hybrid_keeps_a_cache_in_every_nth_layer_only(experts: int) -> None:
+    entered = ManualShape(
+        attention="linear", layers=24, full_every=4, linear_heads=16, linear_dim=128, kv_heads=2, head_dim=256,
+        experts=experts, shared_experts=1 if experts else 0,
+    )  # fmt: skip
+    shape = read(entered.config())
+    assert shape.cache.full_layers == 6
+    assert shape.cache.bytes_per_token_full_layers == 6 * 2 * 2 * 256 * 2
+    # 18 layers: 16 heads of 128 x 128, and 3 x 2,048 channels of a kernel of 4, at 16 bit
+    assert shape.cache.state_bytes_per_sequence == 18 * (16 * 128 * 128 + 3 * 2048 * 4) * 2
+    fields = {"attention", "full_every", "linear_heads", "linear_dim", "layers", "kv_heads", "head_dim", "experts"}
+    assert like(shape).model_dump(include=fields) == entered.model_dump(include=fields)

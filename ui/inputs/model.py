@@ -126,12 +126,14 @@ def _editor(words: Words, shape: ModelShape | None) -> None:
     if shape is not None:
         st.caption(words("ui.editor.count", total_params=shape.parameters.total, active_params=shape.parameters.active))
     form = Form(shown, write, words, "manual")
-    form.choose("attention", ("full", "window", "mla"))
+    form.choose("attention", ("full", "window", "mla", "linear"))
     names = ["hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab"]
     if shown.attention == "mla":
         names[3:4] = ["kv_lora_rank", "q_lora_rank", "rope_dim"]
     if shown.attention == "window":
         names.append("window")
+    if shown.attention == "linear":
+        names += ["full_every", "linear_heads", "linear_dim"]
     names.append("experts")
     if shown.experts:
         names += ["top_k", "shared_experts"]
