@@ -4,9 +4,11 @@ import re
 
 import pytest
 from playwright.sync_api import Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from tests.browser.conftest import OpenPage, assert_no_crash, settled
+from tests.browser.conftest import PATIENCE_MS, OpenPage, assert_no_crash, settled
 
+LIST_PATIENCE_MS = 10_000
 LINK = "Link to this page with all its settings"
 
 
@@ -36,8 +38,17 @@ def set_number(page: Page, label: str, value: int) -> None:
 
 
 def choose(page: Page, label: str, option: str) -> None:
-    page.get_by_label(label, exact=True).click()
-    page.get_by_role("option", name=option, exact=True).click()
+    """Opens the list and takes the option; opens it again where a part of the page that was drawn late closed it."""
+    wanted = page.get_by_role("option", name=option, exact=True)
+    for _ in range(PATIENCE_MS // LIST_PATIENCE_MS):
+        page.get_by_label(label, exact=True).click()
+        try:
+            wanted.click(timeout=LIST_PATIENCE_MS)
+            break
+        except PlaywrightTimeout:
+            continue
+    else:
+        raise AssertionError(f"{label} never offered {option}")
     settled(page)
 
 
