@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from calculator.base import Frozen
-from calculator.serving.plan import ServingPlan
+from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
 from calculator.training.plan import Adapter, TrainingPlan
 
 Page = Literal["training", "finetuning", "serving", "accuracy"]
@@ -60,7 +60,7 @@ class Settings(Frozen):
     gpu_capacity_bytes: int | None = None
     n_gpus: int = Field(1, ge=1, le=MAX_GPUS)
     training: TrainingPlan = TrainingPlan(method="lora", adapter=Adapter())
-    serving: ServingPlan = ServingPlan(max_model_len=8192)
+    serving: ServingPlan = ServingPlan(max_model_len=USUAL_CONTEXT_TOKENS)
     language: Language | None = None
     unit: Literal["GiB", "GB"] = "GiB"
 

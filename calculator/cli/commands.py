@@ -15,7 +15,7 @@ from calculator.errors import PlanError
 from calculator.hardware import Gpu
 from calculator.jsonin import LIMIT_BYTES, parse_object
 from calculator.lookup import LoadedModel
-from calculator.serving.plan import ServingPlan
+from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
 from calculator.text import Text, text
 from calculator.training.plan import Adapter, TrainingPlan
 
@@ -78,14 +78,16 @@ def _plan_values(path: Path) -> dict[str, Any]:
 def _with_defaults(command: str, values: Mapping[str, Any]) -> tuple[Plan, tuple[Text, ...]]:
     """The plan, with what the command stands for filled in and what it takes for granted said."""
     filled = dict(values)
+    said: tuple[Text, ...] = ()
     if command == "serve":
         serving_plan = make_plan(ServingPlan, filled)
+        if not {"max_model_len", "context_tokens"} & filled.keys():
+            serving_plan = serving_plan.model_copy(update={"max_model_len": USUAL_CONTEXT_TOKENS})
+            said = (*said, text("cli.assume.context", context_tokens=USUAL_CONTEXT_TOKENS))
         if serving_plan.n_gpus > 1 and not {"tp", "pp", "dp"} & filled.keys():
-            return serving_plan.model_copy(update={"tp": serving_plan.n_gpus}), (
-                text("cli.assume.tp", gpus_count=serving_plan.n_gpus),
-            )
-        return serving_plan, ()
-    said: tuple[Text, ...] = ()
+            serving_plan = serving_plan.model_copy(update={"tp": serving_plan.n_gpus})
+            said = (*said, text("cli.assume.tp", gpus_count=serving_plan.n_gpus))
+        return serving_plan, said
     if command == "finetune":
         filled.setdefault("method", "lora")
         if filled["method"] == "qlora" and "base_quant" not in filled:

@@ -96,13 +96,17 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     fixed += begun.cuda_graphs.span + (begun.state.span if begun.state else ZERO)
     refusal = begun.refusal or _refusal(begun, one, fixed + pool, gpu)
     starts = refusal is None
-    held = pool if starts else Span.exact(needed)
-    held = Span(max(held.value, 0), max(held.low, 0), max(held.high, 0))
+    taken = starts or begun.pool_follows_wish
+    held = Span(max(pool.value, 0), max(pool.low, 0), max(pool.high, 0)) if taken else Span.exact(needed)
     per_replica = _requests(cache, pool.value, context, shared) if starts else 0.0
     at_context = min(per_replica, float(begun.max_num_seqs)) * replicas
     pool_text = begun.pool_formula
-    if plan.kv_cache_memory_bytes is not None:
+    if plan.kv_cache_memory_bytes is not None and pool == Span.exact(plan.kv_cache_memory_bytes):
         pool_text = text("serving.item.pool.fixed", pool_bytes=plan.kv_cache_memory_bytes)
+    if not taken:
+        pool_text = text(
+            "serving.item.pool.wished", requests_count=running, context_tokens=context, needed_bytes=needed
+        )
     items = _items(begun, held, pool_text, gpu)
     if stored is not None and stored.basis == "header" and plan.weights is None:
         read = {"basis": stored.basis, "source": stored.source}

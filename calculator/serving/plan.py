@@ -10,6 +10,9 @@ from calculator.base import Frozen
 
 Engine = Literal["vllm", "sglang", "tensorrt_llm", "llama_cpp", "ollama", "tgi", "lmdeploy", "transformers", "other"]
 
+USUAL_CONTEXT_TOKENS = 8192
+"""What page and command line take a request to be where nobody says, rather than the model's whole context."""
+
 
 class ServingPlan(Frozen):
     """Everything that decides what a serving engine holds. None means the engine's own default for its version and

@@ -19,6 +19,7 @@ from calculator.render import catalogue
 from tests.cli.conftest import Run
 from tests.fakehub import GOOD_TOKEN, FakeHub, good_repos, troubled_repos
 from tests.fakehub.models import TINY
+from ui.settings import Settings
 
 Call = Callable[..., Run]
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +100,16 @@ def test_every_option_reaches_the_plan(run: Call) -> None:
     assert run("serve", "qwen2.5-7b", "--count", "2", "--json").json["plan"]["n_gpus"] == 2
     limits = run("serve", "qwen2.5-vl-7b", "--limit-mm-per-prompt", '{"image": 2}', "--json").json["plan"]
     assert limits["limit_mm_per_prompt"] == {"image": 2}
+
+
+def test_a_wish_without_length_is_the_page_s(run: Call) -> None:
+    plain = run("serve", "qwen2.5-7b", "--json").json
+    assert plain["plan"]["max_model_len"] == Settings().serving.max_model_len == 8192
+    assert any("8,192" in said for said in plain["assumptions"])
+    own = run("serve", "qwen2.5-7b", "--max-model-len", "auto", "--json").json
+    assert own["serving"]["max_model_len"] == 131_072
+    short = run("serve", "qwen2.5-7b", "--context-tokens", "1000", "--json").json
+    assert short["plan"]["max_model_len"] is None
 
 
 def test_the_replay_changes_no_verdict(run: Call) -> None:

@@ -1,6 +1,8 @@
 """The serving bill: totals, verdict, need and reservation, and the laws that hold whatever the numbers are."""
 
 import cProfile
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -326,3 +328,36 @@ def test_requests_beyond_the_limit_and_idle_cards_are_said() -> None:
     assert said["serving.assume.idle_gpus"] == {"ranks_count": 2, "gpus_count": 8}
     plain = billed(ServingPlan(max_model_len=8192, context_tokens=8192, tp=2, dp=4, n_gpus=8))
     assert not {"serving.assume.context_cut", "serving.assume.idle_gpus"} & {text.id for text in plain.assumptions}
+
+
+WORKINGS: dict[str, Callable[..., float]] = {
+    "serving.item.pool.total": lambda fraction, total_bytes, charged_bytes: fraction * total_bytes - charged_bytes,
+    "serving.item.pool.static": lambda fraction, free_bytes, weights_bytes: fraction * free_bytes - weights_bytes,
+    "serving.item.pool.free": lambda fraction, free_bytes: fraction * free_bytes,
+    "serving.item.pool.less": lambda free_bytes, kept_bytes: free_bytes - kept_bytes,
+    "serving.item.pool.fixed": lambda pool_bytes: pool_bytes,
+    "serving.item.pool.wished": lambda needed_bytes, **_: needed_bytes,
+    "serving.item.pool.cells": lambda full_bytes, window_bytes, **_: full_bytes + window_bytes,
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", ["meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-Next-80B-A3B-Instruct"])
+@pytest.mark.parametrize("changes", [{}, {"memory_fraction": 0.3}, {"kv_cache_memory_bytes": GIB}, {"tp": 4}])
+@pytest.mark.parametrize("version", [None, "0.0"])
+def test_the_working_of_the_cache_gives_its_amount(
+    engine: Engine, model: str, changes: dict[str, Any], version: str | None
+) -> None:
+    gpus = 4 if "tp" in changes else 1
+    version = {"vllm": "0.9.2", "sglang": "0.4.6", "lmdeploy": "0.2.1", "tgi": "2.4.0"}.get(engine) if version else None
+    plan = ServingPlan(engine=engine, max_model_len=8192, n_gpus=gpus, engine_version=version, **changes)
+    try:
+        result = bill(shape_of(model), plan, H100)
+    except PlanError:
+        return
+    item = next(i for i in result.items if i.key == "kv_cache")
+    working = WORKINGS.get(item.formula.id)
+    if working is None:
+        assert item.formula.id == "serving.item.pool.grows"
+        return
+    assert item.bytes == pytest.approx(working(**item.formula.values), abs=2)

@@ -8,7 +8,7 @@ import streamlit as st
 
 from calculator.errors import CalculatorError
 from calculator.serving.command import LONGEST, Command, parse_command
-from calculator.serving.plan import ServingPlan
+from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
 from ui import models, state
 from ui.i18n import Words
 from ui.markdown import plain
@@ -16,8 +16,6 @@ from ui.markdown import plain
 _KEY = "command.pasted"
 _READ = "command.read"
 _KEPT_FROM_WISH = ("concurrency", "practical_share", "request_lengths")
-_USUAL_CONTEXT = 8192
-"""What a request is taken to be where a command names no limit, rather than the model's whole context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def put(command: Command) -> None:
     wish = {name: getattr(settings.serving, name) for name in _KEPT_FROM_WISH}
     plan = command.plan(ServingPlan(**wish))
     if plan.max_model_len is None and plan.context_tokens is None:
-        plan = plan.model_copy(update={"context_tokens": settings.serving.context_tokens or _USUAL_CONTEXT})
+        plan = plan.model_copy(update={"context_tokens": settings.serving.context_tokens or USUAL_CONTEXT_TOKENS})
     n_gpus = plan.n_gpus if command.fields.get("n_gpus") else 1
     state.put(settings.model_copy(update={"serving": plan.model_copy(update={"n_gpus": 1}), "n_gpus": n_gpus}))
 

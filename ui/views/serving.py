@@ -85,7 +85,7 @@ def _figures(bill: Bill, figures: ServingFigures, words: Words) -> None:
         ("pool", words.size(max(figures.kv_pool_bytes, 0)), verdict.spread(pool, words) if pool else exact),
         ("tokens", f"{max(figures.kv_tokens, 0):,}", token),
         ("need", words.size(bill.need.value), words("ui.serving.for_wish", wished_count=figures.wished_requests)),
-        ("process", words.size(bill.process.value), words("ui.serving.reserves")),
+        ("process", words.size(bill.process.value), verdict.over_card(bill, words) or words("ui.serving.reserves")),
     )  # fmt: skip
     name = "ui.serving.figure."
     verdict.tiles([(words(name + key), value, note, words(f"{name}{key}.help")) for key, value, note in rows])

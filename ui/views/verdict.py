@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import streamlit as st
 
 from calculator.bill import Bill, Range
@@ -62,10 +64,23 @@ def training_figures(bill: Bill, gpu: Gpu, words: Words, *, estimating: bool = F
     figures = (
         ("allocated", words.size(bill.allocated.value), peak),
         ("reserved", *known(bill.reserved)),
-        ("process", *known(bill.process)),
+        ("process", *_process(bill, known, words)),
         ("capacity", words.size(bill.capacity_bytes), _sold_as(gpu, words)),
     )  # fmt: skip
     tiles([(words(f"ui.figure.{key}"), value, note, words(f"ui.figure.{key}.help")) for key, value, note in figures])
+
+
+def _process(bill: Bill, known: Callable[[Range], tuple[str, str]], words: Words) -> tuple[str, str]:
+    """What nvidia-smi would show, and plainly where the card cannot show it."""
+    value, note = known(bill.process)
+    return value, over_card(bill, words) or note
+
+
+def over_card(bill: Bill, words: Words) -> str | None:
+    """That the process would take more than the card has, which nvidia-smi never shows; None where it does not."""
+    if bill.process.value <= bill.capacity_bytes:
+        return None
+    return words("ui.figure.over_card", capacity_bytes=bill.capacity_bytes)
 
 
 def tiles(figures: list[tuple[str, str, str, str]]) -> None:

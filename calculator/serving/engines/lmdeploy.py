@@ -68,18 +68,17 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if plan.free_memory_bytes is not None:
         free = Span.exact(plan.free_memory_bytes)
     base = Span.exact(gpu.total_bytes) if of_total else free
-    pool = Span(*(int(fraction * end) for end in (base.value, base.low, base.high)))
-    if plan.kv_cache_memory_bytes is not None:
-        pool = Span.exact(plan.kv_cache_memory_bytes)
     form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
     specs = layer_specs(shape, weights.layers[0], split.tp, form)
     states = state_bytes(specs.items())
-    state = None
+    state, slots = None, Span.exact(states * (seqs + 1))
     if states:
-        span = Span.exact(states * (seqs + 1))
-        state = Term(span, text("serving.item.state", state_bytes=states, slots_count=seqs + 1), "computed",
+        state = Term(slots, text("serving.item.state", state_bytes=states, slots_count=seqs + 1), "computed",
                      source("lmdeploy/pytorch/engine/executor/base.py"))  # fmt: skip
-        pool = Span(*(end - int(fraction * span.value) for end in (pool.value, pool.low, pool.high)))
+    divided = tuple(end - slots.value for end in (base.value, base.low, base.high))
+    pool = Span(*(int(fraction * end) for end in divided))
+    if plan.kv_cache_memory_bytes is not None:
+        pool = Span.exact(plan.kv_cache_memory_bytes)
     refusal = None
     if of_total and pool.value > free.value:
         refusal = text("serving.refused.pool_over_free", pool_bytes=pool.value, free_bytes=max(free.value, 0))
@@ -93,7 +92,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
                          source("lmdeploy/pytorch/backends/cuda")),
         context=context,
         pool=pool,
-        pool_formula=text("serving.item.pool.free", fraction=fraction, free_bytes=base.value),
+        pool_formula=text("serving.item.pool.free", fraction=fraction, free_bytes=divided[0]),
         pool_source=source("src/turbomind/models/llama/BlockManager.cc"),
         cache=PagedCache(parts_of(specs, credit_windows=False), plan.block_size or BLOCK, states),
         budget_bytes=pool.value + held.value + work.value + links.span.value,

@@ -186,7 +186,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         context=context,
         pool=pool,
         pool_formula=text("serving.item.pool.static", fraction=chosen.fraction, free_bytes=before.value,
-                          weights_bytes=held.value),
+                          weights_bytes=held.value + (state.span.value if state else 0)),
         pool_source=source("model_executor/model_runner.py, profile_max_num_token"),
         cache=cache,
         budget_bytes=static.value,

@@ -84,7 +84,11 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
                          source("models/flash_causal_lm.py, cuda_graph_warmup")),
         context=context,
         pool=pool,
-        pool_formula=text("serving.item.pool.free", fraction=room.value, free_bytes=free.value),
+        pool_formula=(
+            text("serving.item.pool.less", free_bytes=free.value, kept_bytes=kept)
+            if version >= (3, 0, 0)
+            else text("serving.item.pool.free", fraction=room.value, free_bytes=free.value)
+        ),
         pool_source=room.source,
         cache=cache,
         budget_bytes=int(fraction * gpu.total_bytes),
