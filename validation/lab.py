@@ -124,8 +124,10 @@ def lab_plan(case: Mapping[str, Any], data: Mapping[str, Any]) -> TrainingPlan:
             "adapter_dtype": base_dtype if lora.get("dtype") == "base" else "fp32",
         }
     # Clipping allocates nothing that lives longer than one norm, so it is no option of a plan.
+    once = case.get("steps", 1) == 1
     extra = {
-        "first_step": bool(case.get("cold")) and case.get("steps", 1) == 1,
+        "first_step": bool(case.get("cold")) and once,
+        "resumed": case.get("flow") == "loop" and not case.get("cold") and once,
         "convert_outputs_fp32": case.get("flow") == "accelerate",
     }
     for name, value in extra.items():

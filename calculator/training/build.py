@@ -38,7 +38,7 @@ def build_program(
         return Program(start, (*stages, *optimizer_stages(plan, memory, gradients)))
     first = MicroStep(shape, plan, kept if plan.gradients_kept or buffered else n, form, part, edits)
     accumulating = accumulates(plan)
-    steady = bool(first.outputs) and not plan.first_step
+    steady = bool(first.outputs) and not (plan.first_step or plan.resumed)
     if steady:
         start = start | {key: start.get(key, 0) + size for key, size in first.outputs.items()}
     going = first.forward(previous=steady)

@@ -11,7 +11,7 @@ from calculator.model.shape import Attention, Block, DenseMlp, LatentAttention, 
 from calculator.training import ops
 from calculator.training.attention import attention
 from calculator.training.experts import mixture
-from calculator.training.feedforward import dense
+from calculator.training.feedforward import dense, plain
 from calculator.training.latent import latent_attention
 from calculator.training.layers import Layer, Shared
 from calculator.training.state import state_mixer
@@ -82,7 +82,12 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
     residual = hidden
     if not after:
         hidden = layer.norm(hidden, block.norm, "norm2")
-    hidden = feed(layer, hidden, block)
+    if layer.dialect.inline_mlp and isinstance(block.mlp, DenseMlp) and not n.sequence_parallel:
+        box = [hidden]
+        del hidden
+        hidden = plain(layer, box, block.mlp)
+    else:
+        hidden = feed(layer, hidden, block)
     hidden = ops.dropout(tape, hidden, p)
     if sandwich or after:
         hidden = layer.norm(hidden, block.norm, "norm3")

@@ -15,7 +15,8 @@ class Dialect(NamedTuple):
     fp32. ``mlp_dropout``: dropout also after the MLP's last matrix. ``branch_first``: attention's output stands first
     in the residual sum. ``positions_mask``: learned positions are counted from a mask. ``complex_rotary``: rotary
     embedding as a complex product. ``logits_scaled``, ``branch_scaled``, ``embedding_multiplied``: logits, each
-    branch before its residual sum, and the embedding's output are multiplied by a constant."""
+    branch before its residual sum, and the embedding's output are multiplied by a constant. ``inline_mlp``: the layer
+    calls the MLP's matrices itself, so the norm's output is gone once the first has read it."""
 
     softmax_fp32: bool = True
     fused_split: Literal["slices", "parts", "per_head", "grouped"] = "slices"
@@ -30,6 +31,7 @@ class Dialect(NamedTuple):
     logits_scaled: bool = False
     branch_scaled: bool = False
     embedding_multiplied: bool = False
+    inline_mlp: bool = False
 
 
 _DIALECTS = {
@@ -37,7 +39,7 @@ _DIALECTS = {
     "gpt_neox": Dialect(fused_split="per_head"),
     "bert": Dialect(softmax_fp32=False),
     "roberta": Dialect(softmax_fp32=False),
-    "opt": Dialect(query_scaled=True, positions_mask=True),
+    "opt": Dialect(query_scaled=True, positions_mask=True, inline_mlp=True),
     "granite": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
     "granitemoe": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
     "mixtral": Dialect(router="fp32"),

@@ -49,9 +49,17 @@ def dense(layer: Layer, x: Tensor, mlp: DenseMlp, prefix: str = "") -> Tensor:
             bias=b,
             name=names["down"],
         )
-    x = layer.linear(x, "up", mlp.width, bias=b, name=names["up"])
+    box = [x]
+    del x
+    return plain(layer, box, mlp, prefix)
+
+
+def plain(layer: Layer, box: list[Tensor], mlp: DenseMlp, prefix: str = "") -> Tensor:
+    """Two matrices with an activation between. ``box`` gives its input away: once the first matrix has read it, only
+    a caller or the graph still holds it."""
+    x = layer.linear(box.pop(), "up", mlp.width, bias=mlp.bias, name=prefix + "up")
     x = activation(layer, x, mlp.activation)
-    return layer.linear(x, "down", layer.hidden, bias=b, name=names["down"])
+    return layer.linear(x, "down", layer.hidden, bias=mlp.bias, name=prefix + "down")
 
 
 def _tiled(layer: Layer, x: Tensor, mlp: DenseMlp, names: dict[str, str]) -> Tensor:

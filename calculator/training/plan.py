@@ -94,6 +94,7 @@ class TrainingPlan(Frozen):
     outputs_held: bool | None = None
     convert_outputs_fp32: bool = False
     first_step: bool = False
+    resumed: bool = False
     added_tokens: int = Field(0, ge=0, le=1_048_576)
     gradients_kept: bool = False
     framework: Framework = "hf_trainer"

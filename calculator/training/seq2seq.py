@@ -94,6 +94,8 @@ def attention(
         stack.caches += [k, v]
     if bias is None:
         bias = tape.new(SEQ_SQUARED, mixer.heads, q.dtype) if cross else relative_bias(layer, mixer.heads, 32)
+        if cross and not stack.use_cache:  # zeros, but T5's code asks for their gradient under checkpointing
+            tape.graph_leaf(bias)
     dropout = mixer.dropout if n.dropout is None else n.dropout
     if n.attention == "eager":
         scores = ops.scale(tape, _product(layer, q, k, SCORES, mixer.heads))

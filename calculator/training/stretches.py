@@ -139,7 +139,7 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
         loss = causal_loss(tape, logits, form, single=layer.numerics.single)
         marks["after_loss"] = len(tape.events)
         held.append(logits)
-        del logits
+        del logits, hidden
         if form.outputs_fp32 and held[0].dtype != "fp32":
             held[0] = ops.cast(tape, held[0], "fp32")
     return loss

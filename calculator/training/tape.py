@@ -71,17 +71,8 @@ class Tensor:
     ``origin``: the share that it was gathered from, which backward keeps in its place."""
 
     __slots__ = (
-        "dtype",
-        "heads_first",
-        "heads_first_memory",
-        "node",
-        "origin",
-        "param",
-        "rows",
-        "slot",
-        "storage",
-        "width",
-    )
+        "dtype", "heads_first", "heads_first_memory", "node", "origin", "param", "rows", "slot", "storage", "width",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -223,6 +214,7 @@ class Tape:
         self.recording = True
         self.cast_cache: dict[int, Tensor] = {}
         self.gradients: list[Tensor] = []
+        self.graph_leaves: list[Tensor] = []
         self._seq = 0
         self._frames: list[Frame] = []
         self._again: Frame | None = None
@@ -275,6 +267,21 @@ class Tape:
         self._seq += 1
         tensor.node = Node("leaf", self._seq, [], None, 1)
         return tensor
+
+    def graph_leaf(self, tensor: Tensor) -> None:
+        """A leaf that a layer makes for itself: the graph holds it, and its gradient, until backward has ended."""
+        self.leaf(tensor)
+        if self._again is None and tensor.node is not None:
+            kept = tensor.alias()
+            kept.node = tensor.node
+            self.graph_leaves.append(kept)
+
+    def drop_graph(self) -> None:
+        """Backward has ended and the loss is gone: so are the leaves that only the graph held."""
+        for leaf in self.graph_leaves:
+            if leaf.node is not None:
+                leaf.node.buffer = [None]
+        self.graph_leaves.clear()
 
     def record(
         self, name: str, inputs: Sequence[Tensor], backward: Backward, saves: Sequence[Tensor], outputs: int = 1
@@ -470,6 +477,8 @@ class Tape:
             node.buffer[slot] = grad
         elif there.storage.handles > 1 or (node.target is not None and not node.target.adds_in_place):
             node.buffer[slot] = self.new(grad.rows, grad.width, grad.dtype, like=there)
+            if node.target is not None:
+                node.target.adds_in_place = True  # nobody else holds the sum, so a third use is added into it
 
     def _accumulate_param(self, node: Node) -> None:
         param, grad = node.target, node.buffer[0]

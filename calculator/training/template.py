@@ -267,6 +267,7 @@ def record(
         roots: list[tuple[Node, int, Tensor | None]] = [(root, slot, gradient)]
         del gradient, root
         tape.run_backward(roots)
+        tape.drop_graph()
         if leaf is not None and leaf.buffer and leaf.buffer[0] is not None:
             gradient_out = leaf.buffer[0].storage.ident
             leaf.buffer[0].storage.tape = None
