@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from babel.messages.pofile import read_po
 
+from calculator.sources import Source
 from calculator.text import Text, Value
 from calculator.units import Unit, format_bytes
 
@@ -22,6 +23,7 @@ LANGUAGES = ("en", "zh")
 LOCALES = Path(__file__).resolve().parent.parent / "assets" / "locales"
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([a-z][a-z0-9_]*)\}")
+_FILES = re.compile(r"(?P<name>[^,:]+) source, (?P<path>.+)")
 _COUNT_STEPS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
@@ -64,6 +66,17 @@ def render(text: Text, language: str = "en", unit: Unit = "GiB") -> str:
         return render(value, language, unit) if isinstance(value, Text) else format_value(name, value, unit)
 
     return _FIELD.sub(fill, sentence)
+
+
+def source_title(source: Source, language: str = "en") -> str:
+    """The title of ``source`` in a language. Titles are written in English; the catalogues of other languages hold
+    those that are sentences under the title itself, and "<project> source, <files>" once for all. Names stay."""
+    sentences = catalogue(known_language(language))
+    if source.title in sentences:
+        return sentences[source.title]
+    parts = _FILES.fullmatch(source.title)
+    pattern = sentences.get("{name} source, {path}")
+    return pattern.format(**parts.groupdict()) if parts and pattern else source.title
 
 
 def format_value(name: str, value: Value, unit: Unit = "GiB") -> str:

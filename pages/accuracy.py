@@ -1,12 +1,15 @@
 """Accuracy: predicted memory against what real runs were measured to hold."""
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from calculator.errors import CalculatorError
 from ui import accuracy, state, throughput
 from ui.charts import PLOT_CONFIG
-from validation.outcome import UnpredictableError
-from validation.training import REPLAYED
+from ui.scoring import Scoring, scoring
+from validation.outcome import Outcome, UnpredictableError
+from validation.rows import Kind
 
 words = state.enter()
 say = words
@@ -14,14 +17,12 @@ say = words
 st.caption(say("validation.page.intro"))
 
 with st.container(horizontal=True, vertical_alignment="bottom"):
-    kind = st.segmented_control(
+    kind = st.selectbox(
         say("validation.page.kind"),
         list(accuracy.QUANTITIES),
-        default="training",
         format_func=lambda name: say(f"validation.kind.{name}"),
         key="accuracy_kind",
     )
-    kind = kind or "training"
     key = st.selectbox(
         say("validation.column.key"),
         accuracy.QUANTITIES[kind],
@@ -29,14 +30,23 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
         key=f"accuracy_key_{kind}",
     )
 
-with st.spinner(say("validation.page.computing"), show_time=True):
-    outcomes = accuracy.outcomes(kind, replay=key in REPLAYED)
-values = accuracy.complete_values(outcomes, key)
-found = accuracy.figures_of(values)
 
-if found is None:
-    st.info(say("validation.page.nothing"), icon=":material/info:")
-else:
+@st.fragment(run_every=1.0)
+def progress(scored: Scoring) -> None:
+    """How far the scoring is; the page runs again when it is done."""
+    if scored.outcomes is not None:
+        st.rerun()
+    share = scored.done / max(scored.total, 1)
+    st.progress(share, text=say("validation.page.computing", done_count=scored.done, total_count=scored.total))
+
+
+def one_quantity(kind: Kind, key: str, outcomes: Sequence[Outcome]) -> None:
+    """The figures of one quantity, its scatter, and the case that was picked."""
+    values = accuracy.complete_values(outcomes, key)
+    found = accuracy.figures_of(values)
+    if found is None:
+        st.info(say("validation.page.nothing"), icon=":material/info:")
+        return
     with st.container(horizontal=True):
         st.metric(say("validation.page.cases"), found.n, border=True)
         st.metric(say("validation.column.median_ape"), f"{found.median_ape:.2%}", border=True)
@@ -78,26 +88,39 @@ else:
                     query_params=query,
                 )
 
-st.subheader(say("validation.page.tables"))
-tags = accuracy.GROUP_TAGS[kind]
-for tab, tag in zip(
-    st.tabs([say("validation.page.all"), *(say(f"validation.by.{tag}") for tag in tags)]), [None, *tags], strict=True
-):
-    with tab:
-        st.dataframe(accuracy.table(outcomes, tag, words), hide_index=True, width="stretch")
 
-if kind == "throughput":
-    st.subheader(say("validation.speed.ranges"))
-    st.dataframe(throughput.table(outcomes, words), hide_index=True, width="stretch")
-    st.caption(say("validation.speed.text"))
+def everything(kind: Kind, outcomes: Sequence[Outcome]) -> None:
+    """The tables over all quantities, the verdicts, and what could not be predicted."""
+    st.subheader(say("validation.page.tables"))
+    tags = accuracy.GROUP_TAGS[kind]
+    for tab, tag in zip(
+        st.tabs([say("validation.page.all"), *(say(f"validation.by.{tag}") for tag in tags)]),
+        [None, *tags],
+        strict=True,
+    ):
+        with tab:
+            st.dataframe(accuracy.table(outcomes, tag, words), hide_index=True, width="stretch")
 
-judged = accuracy.verdicts(outcomes, words)
-if judged:
-    st.subheader(say("validation.page.verdicts"))
-    st.markdown(judged)
+    if kind == "throughput":
+        st.subheader(say("validation.speed.ranges"))
+        st.dataframe(throughput.table(outcomes, words), hide_index=True, width="stretch")
+        st.caption(say("validation.speed.text"))
 
-st.subheader(say("validation.page.missing"))
-st.markdown(say(f"validation.page.missing.{kind}"))
-missed = accuracy.missed_table(outcomes, words)
-if missed:
-    st.dataframe(missed, hide_index=True, width="stretch")
+    judged = accuracy.verdicts(outcomes, words)
+    if judged:
+        st.subheader(say("validation.page.verdicts"))
+        st.markdown(judged)
+
+    st.subheader(say("validation.page.missing"))
+    st.markdown(say(f"validation.page.missing.{kind}"))
+    missed = accuracy.missed_table(outcomes, words)
+    if missed:
+        st.dataframe(missed, hide_index=True, width="stretch")
+
+
+scored = scoring(kind)
+if scored.outcomes is None:
+    progress(scored)
+else:
+    one_quantity(kind, key, scored.outcomes)
+    everything(kind, scored.outcomes)

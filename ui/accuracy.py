@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 import plotly.graph_objects as go
-import streamlit as st
 
 from calculator import hardware
 from calculator.presets import find_preset
@@ -25,11 +24,10 @@ from validation.models import config_of, lab_config, shape_of
 from validation.outcome import Outcome, Scored
 from validation.plans import serving_plan, training_plan
 from validation.rows import Kind, Row, packaged
-from validation.run import predict
 
 QUANTITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "training": ("peak_allocated_bytes", "end_allocated_bytes", "peak_reserved_bytes", "process_bytes"),
+        "training": ("process_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "end_allocated_bytes"),
         "serving": ("weights_bytes", "kv_pool_bytes", "activation_bytes", "kv_tokens", "max_concurrency"),
         "lab": ("peak", "saved_layers"),
         "throughput": ("output_tokens_per_s", "stream_tokens_per_s", "ttft_ms"),
@@ -187,12 +185,6 @@ def _choice(model: str) -> ModelChoice:
     return ConfigChoice(config=compact.smallest(config)[0])
 
 
-@st.cache_resource(show_spinner=False)
-def outcomes(kind: Kind, *, replay: bool) -> tuple[Outcome, ...]:
-    """The packaged cases of a kind, predicted once for all visitors; frozen values, so sharing them is safe."""
-    return tuple(predict(row, replay=replay) for row in packaged(kind))
-
-
 def row_of(kind: Kind, case_id: str) -> Row:
     """The packaged case of an id."""
     return next(row for row in packaged(kind) if row.id == case_id)
@@ -281,5 +273,10 @@ def missed_table(found: Sequence[Outcome], words: Words) -> list[dict[str, str]]
     for outcome in found:
         for miss in outcome.missed:
             reasons.setdefault((miss.id, words.text(miss.reason)), []).append(miss.key or "")
-    heads = [words(f"validation.column.{name}") for name in ("id", "key", "reason")]
-    return [dict(zip(heads, (name, ", ".join(keys), reason), strict=True)) for (name, reason), keys in reasons.items()]
+    columns = ["id", "reason"] if not any(key for keys in reasons.values() for key in keys) else ["id", "key", "reason"]
+    rows = [
+        {"id": name, "key": ", ".join(words.first(f"validation.key.{key}", fallback=key) for key in keys),
+         "reason": reason}
+        for (name, reason), keys in reasons.items()
+    ]  # fmt: skip
+    return [{words(f"validation.column.{column}"): row[column] for column in columns} for row in rows]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calculator.render import catalogue, format_params, known_language, render
+from calculator.render import catalogue, format_params, known_language, render, source_title
+from calculator.sources import Source
 from calculator.text import Text, Value, text
 from calculator.units import Unit, format_bytes, in_unit
 from ui.settings import Language, Settings
@@ -22,6 +23,10 @@ class Words:
 
     def text(self, message: Text) -> str:
         return render(message, self.language, self.unit)
+
+    def source(self, source: Source) -> str:
+        """The title of a source."""
+        return source_title(source, self.language)
 
     def first(self, *ids: str, fallback: str) -> str:
         """The sentence of the first id that the catalogues hold, else ``fallback``."""

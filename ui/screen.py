@@ -15,7 +15,7 @@ from calculator.model.weights import StoredWeights
 from ui import frame, models, state
 from ui.i18n import Words
 from ui.inputs.hardware import hardware_inputs
-from ui.inputs.model import model_inputs, token_input, ways_on
+from ui.inputs.model import model_inputs, refused_note, token_input, ways_on
 from ui.settings import Settings
 from ui.views import notes
 from ui.views.card import model_card
@@ -56,6 +56,7 @@ def open_screen(plan_inputs: Callable[[Words], None]) -> Screen | None:
         notes.refusal(model, words)
         ways_on(words, model)
         return None
+    refused_note(words, model)
     settings = state.current()
     gpu = hardware.resolve(settings.gpu, settings.gpu_capacity_bytes)
     return Screen(settings, words, model, gpu, models.stored(model))

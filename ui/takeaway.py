@@ -25,7 +25,7 @@ def as_csv(bill: Bill, words: Words) -> str:
         rows.writerow((
             item_name(words, item.key), item.layer, item.bytes, item.low, item.high,
             f"{in_unit(item.bytes, words.unit):.4f}", _cell(words.text(item.formula)), item.basis,
-            _cell(item.source.title), item.source.url,
+            _cell(words.source(item.source)), item.source.url,
         ))  # fmt: skip
     return written.getvalue()
 
@@ -41,7 +41,7 @@ def as_markdown(bill: Bill, words: Words, heading: str, lines: tuple[str, ...]) 
     out = [f"# {plain(heading)}", "", *(f"- {plain(line)}" for line in lines), ""]
     out += [f"| {' | '.join(columns)} |", "| --- | ---: | --- | --- |"]
     for item in bill.items:
-        source = plain(item.source.title)
+        source = plain(words.source(item.source))
         if item.source.url.startswith("https://"):
             source = f"[{source}]({item.source.url})"
         cells = (

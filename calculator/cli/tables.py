@@ -16,7 +16,7 @@ from calculator.errors import CalculatorError, UnknownFamilyError
 from calculator.jsonout import once
 from calculator.lookup import LoadedModel, load_preset
 from calculator.presets import Preset
-from calculator.render import catalogue, format_params, render
+from calculator.render import catalogue, format_params, render, source_title
 from calculator.sources import Source
 from calculator.text import Text, Value, text
 from calculator.units import Unit, format_bytes
@@ -131,7 +131,8 @@ class Printer:
         """What the numbers in brackets stand for."""
         yield Styled(self.say("cli.sources"), style="bold")
         for number, source in enumerate(once_sources(bill), 1):
-            yield Styled(" ".join(part for part in (f"[{number}]", source.title, source.url) if part), style="dim")
+            title = source_title(source, self.language)
+            yield Styled(" ".join(part for part in (f"[{number}]", title, source.url) if part), style="dim")
 
     def totals(self, bill: Bill) -> Table:
         table = self.table(*(self.say(f"cli.column.{c}") for c in ("total", "amount", "low", "high")), right=(1, 2, 3))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from threading import Event
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from calculator.errors import CalculatorError
 from tests.source_files import ROOT
-from ui import accuracy, link
+from ui import accuracy, link, scoring
 from ui.i18n import Words
+from validation import run
 from validation.outcome import Outcome, Scored, UnpredictableError
 from validation.rows import Row, packaged
 
@@ -105,25 +107,58 @@ def test_what_is_missing_is_listed_with_its_reason():
     outcomes = [Outcome(kind="training", id="a", complete=True, wanted=0)]
     assert accuracy.missed_table(outcomes, Words()) == []
     broken = Row(kind="training", id="b", data={"method": "full", "measured": {}, "score": ["x"], "complete": True})
-    from validation.run import predict
-
-    (entry,) = accuracy.missed_table([predict(broken)], Words())
+    (entry,) = accuracy.missed_table([run.predict(broken)], Words())
     assert "b" in entry.values()
 
 
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Scores one row in 24, and forgets it afterwards."""
+    monkeypatch.setattr(scoring, "packaged", lambda kind: packaged(kind)[::24])
+    scoring.scoring.clear()
+    yield
+    scoring.scoring.clear()
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_page_runs_and_shows_every_kind(language, monkeypatch):
-    monkeypatch.setattr(accuracy, "packaged", lambda kind: packaged(kind)[::24])
-    accuracy.outcomes.clear()
+def test_the_page_runs_and_shows_every_kind(language, few_rows):
     at = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
     at.query_params["l"] = language
     at.run()
+    for kind in accuracy.QUANTITIES:
+        scoring.scoring(kind).wait(60)
     at.switch_page("pages/accuracy.py").run()
     assert not at.exception
-    assert at.metric[0].label in ("Cases", "测例数")
+    assert at.metric[0].label in ("Cases", "样本数")
     for kind in ("serving", "lab", "throughput"):
         at.session_state["accuracy_kind"] = kind
         at.run()
         assert not at.exception
         assert at.metric or at.info
-    accuracy.outcomes.clear()
+
+
+def test_the_page_says_how_far_it_is_while_cases_are_missing(few_rows, monkeypatch):
+    go_on = Event()
+    monkeypatch.setattr(scoring, "predict", lambda row: go_on.wait(60) and run.predict(row))
+    at = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
+    at.switch_page("pages/accuracy.py").run()
+    assert not at.exception
+    assert not at.metric
+    found = scoring.scoring("training")
+    assert found.outcomes is None
+    go_on.set()
+    found.wait(60)
+    assert [outcome.id for outcome in found.outcomes] == [row.id for row in packaged("training")[::24]]
+    at.run()
+    assert at.metric
+
+
+def test_a_reserved_figure_on_the_page_is_the_replayed_one(few_rows):
+    found = scoring.scoring("training")
+    found.wait(60)
+    scored = [value for outcome in found.outcomes for value in outcome.scored if value.key == "process_bytes"]
+    assert scored
+    rows = {row.id: row for row in packaged("training")}
+    for value in scored:
+        again = next(v for v in run.predict(rows[value.id], replay=True).scored if v.key == value.key)
+        assert value == again

@@ -82,6 +82,14 @@ def model_inputs(words: Words, model: LoadedModel | CalculatorError | None) -> N
             _editor(words, models.shape_of(model))
 
 
+def refused_note(words: Words, model: LoadedModel) -> None:
+    """On the page itself: what was typed or pasted could not be used, so the bill is still the earlier model's."""
+    refused = cast("CalculatorError | None", st.session_state.get(_REFUSED))
+    if refused is not None:
+        kept = words("ui.model.kept", model=model.name)
+        st.warning(plain(f"{words.text(refused.message)} {kept}"), icon=":material/error:")
+
+
 def token_input(words: Words, model: LoadedModel | CalculatorError) -> None:
     """The person's hub token, where the hub asked for one or one was given."""
     asked = isinstance(model, GatedModelError | NotAuthorisedError | ModelNotFoundError)

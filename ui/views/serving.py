@@ -33,17 +33,17 @@ def serving_page(screen: Screen, bill_of: BillOf) -> None:
     figures = bill.serving
     if figures is None:
         return
-    where = verdict.where(gpu, plan.n_gpus, words)
-    verdict.headline(bill.verdict, _sentence(bill, figures, where, words), _detail(bill, figures, words))
+    named = {"model": verdict.short_name(screen.model), "where": verdict.where(gpu, plan.n_gpus, words)}
+    verdict.headline(bill.verdict, _sentence(bill, figures, named, words), _detail(bill, figures, words))
     _figures(bill, figures, words)
     table.bar(bill, words, budget_bytes=figures.budget_bytes)
     traffic_lengths = lengths(plan)
     left, right = st.columns([5, 4], gap="large")
     with left:
         capacity(screen, plan, bill, bill_of)
+        start_it(screen, plan)
     with right:
         speed_estimate(screen, plan, figures, traffic_lengths)
-        start_it(screen, plan)
     if traffic_lengths is not None:
         traffic(screen, plan, traffic_lengths)
     table.bill_table(bill, words)
@@ -56,12 +56,12 @@ def serving_page(screen: Screen, bill_of: BillOf) -> None:
     share.share("serving", screen, bill, plan)
 
 
-def _sentence(bill: Bill, figures: ServingFigures, where: str, words: Words) -> str:
+def _sentence(bill: Bill, figures: ServingFigures, named: dict[str, str], words: Words) -> str:
     """The answer to the wish: held or not, the most that fits, and the figure to plan with."""
     if not figures.starts:
-        return words("ui.serving.no", where=where)
+        return words("ui.serving.no", **named)
     return words(
-        f"ui.serving.{bill.verdict}", where=where, wished_count=figures.wished_requests,
+        f"ui.serving.{bill.verdict}", **named, wished_count=figures.wished_requests,
         most_count=int(figures.requests_at_context), practical_count=figures.practical_requests,
     )  # fmt: skip
 

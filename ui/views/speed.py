@@ -49,7 +49,7 @@ def speed_estimate(screen: Screen, plan: ServingPlan, figures: ServingFigures, l
         "explore.speed.about", prompt_tokens=prompt, output_tokens=output, requests_count=running,
         bound=words(f"explore.speed.bound.{found.bound}"), **shares,
     )))  # fmt: skip
-    st.caption(f"[{plain(found.source.title)}]({found.source.url})")
+    st.caption(f"{plain(words.source(found.source))} [:material/open_in_new:]({found.source.url})")
 
 
 def _tile(name: str, value: str, note: str, words: Words) -> None:

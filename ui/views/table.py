@@ -57,7 +57,7 @@ def _row(item: Item, whole_bytes: int, words: Words) -> dict[str, Any]:
         "how": words.text(item.formula),
         "detail": _detail(item, words),
         "basis": words(f"ui.basis.{item.basis}"),
-        "source": {"title": item.source.title, "url": item.source.url},
+        "source": {"title": words.source(item.source), "url": item.source.url},
     }
 
 

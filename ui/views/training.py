@@ -29,7 +29,7 @@ def training_page(page: Page, screen: Screen, bill_of: BillOf, timeline_of: Time
     except CalculatorError as error:
         notes.refusal(error, words)
         return
-    sentence = verdict.verdict_text(bill, gpu, plan.n_gpus, words)
+    sentence = verdict.verdict_text(bill, screen.model, gpu, plan.n_gpus, words)
     verdict.headline(bill.verdict, sentence, verdict.need_text(bill, words))
     settled_bill(screen, plan, bill, bill_of)
     step.step_over_time(points, bill, words)

@@ -8,6 +8,7 @@ import streamlit as st
 
 from calculator.bill import Bill, Range
 from calculator.hardware import Gpu
+from calculator.lookup import LoadedModel
 from ui.charts import phase_name
 from ui.i18n import Words
 from ui.inputs.hardware import card_name
@@ -26,10 +27,15 @@ def where(gpu: Gpu, count: int, words: Words) -> str:
     return name if count == 1 else f"{count} × {name}"
 
 
-def verdict_text(bill: Bill, gpu: Gpu, count: int, words: Words) -> str:
-    """The answer of a training bill: fits or not, on what, by how much."""
+def short_name(model: LoadedModel) -> str:
+    """The model's name without its owner."""
+    return model.name.rpartition("/")[2]
+
+
+def verdict_text(bill: Bill, model: LoadedModel, gpu: Gpu, count: int, words: Words) -> str:
+    """The answer of a training bill: what fits or does not, on what, by how much."""
     return words(
-        f"ui.verdict.{bill.verdict}.{'one' if count == 1 else 'many'}",
+        f"ui.verdict.{bill.verdict}.{'one' if count == 1 else 'many'}", model=short_name(model),
         where=where(gpu, count, words), spare_bytes=abs(bill.spare_bytes),
         short_bytes=max(bill.need.high - bill.capacity_bytes, 0),
     )  # fmt: skip
