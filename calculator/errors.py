@@ -7,6 +7,7 @@
     │   ├── PlanError              a field of the plan, or a combination of fields
     │   ├── UnknownGpuError
     │   ├── ModelIdError           not a model id, URL or path
+    │   ├── NotTrainableError      weights that training cannot start from
     │   └── TooLargeError          pasted or uploaded text over the limit
     ├── ShapeError                 exit code 2: a config.json that is not read
     │   ├── NotAConfigError        not JSON, not an object, too deep
@@ -65,6 +66,10 @@ class UnknownGpuError(InputError):
 
 class ModelIdError(InputError):
     """The text is neither a model id nor a hub address nor a readable path."""
+
+
+class NotTrainableError(InputError):
+    """Training cannot start from these weights."""
 
 
 class TooLargeError(InputError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Literal
@@ -15,11 +16,12 @@ from calculator.errors import (
     ModelIdError,
     ModelNotFoundError,
     NoConfigError,
+    NotTrainableError,
     ShapeError,
     TooLargeError,
 )
-from calculator.gguf.files import group_files
-from calculator.gguf.header import read_header
+from calculator.gguf.files import GgufFile, group_files, mix_of, models_of, short_name
+from calculator.gguf.header import GgufHeader, read_header
 from calculator.gguf.shape import shape_of
 from calculator.gguf.weights import weights_of
 from calculator.hub.address import Address, parse_address
@@ -41,7 +43,9 @@ class LoadedModel(Frozen):
     ``name`` is what to call it. ``id``, ``revision`` (as asked) and ``commit`` are the hub's; ``preset`` is the key of
     a built-in one. ``config_json`` is the text that was read ("" where there was none). ``headers`` list the stored
     tensors; ``hub_totals`` are the hub's own sums where no header could be read, and name no tensor; ``gguf`` are the
-    weights of ``gguf_file``. ``notes`` say what was assumed, what could not be read, and why a preset stands in.
+    weights of ``gguf_file`` (``gguf_named``: somebody asked for it) and of the projector ``mmproj_file`` beside it.
+    ``base_model`` is what the repository or
+    the file says it was made from. ``notes`` say what was assumed, what could not be read, and why a preset stands in.
     """
 
     shape: ModelShape
@@ -57,8 +61,25 @@ class LoadedModel(Frozen):
     hub_totals: WeightHeaders | None = None
     gguf: StoredWeights | None = None
     gguf_file: str | None = None
+    gguf_named: bool = False
+    mmproj_file: str | None = None
+    base_model: str | None = None
     facts: hub.Facts | None = None
     notes: tuple[Text, ...] = ()
+
+    @cached_property
+    def gguf_choices(self) -> tuple[GgufFile, ...]:
+        """The models among the repository's GGUF files, smallest first."""
+        return models_of(self._grouped)
+
+    def gguf_name(self, file: GgufFile) -> str:
+        """The shortest name by which the repository's file is found again."""
+        return short_name(self._grouped, file)
+
+    @cached_property
+    def _grouped(self) -> tuple[GgufFile, ...]:
+        files = self.facts.gguf_files if self.facts is not None else ()
+        return group_files({file.name: file.size_bytes for file in files})
 
     @property
     def assumptions(self) -> tuple[Text, ...]:
@@ -71,6 +92,15 @@ class LoadedModel(Frozen):
         if self.gguf is not None:
             return self.gguf
         return None if self.headers is None else stored_weights(self.shape, self.headers)
+
+    def check_trainable(self) -> None:
+        """Raises ``NotTrainableError`` ("gguf.not_trainable", "gguf.not_trainable_of") where there are no other weights
+        than GGUF: they are quantised for inference, and the number of another model would be the wrong one."""
+        if self.gguf is None or self.headers is not None or self.hub_totals is not None:
+            return
+        if self.base_model is not None:
+            raise NotTrainableError("gguf.not_trainable_of", field="model", id=self.name, base=self.base_model)
+        raise NotTrainableError("gguf.not_trainable", field="model", id=self.name)
 
 
 def load(
@@ -96,7 +126,7 @@ def load(
     try:
         return load_hub(address, token=token)
     except HubError as error:
-        built_in = find_preset(address.repo) if address.revision is None else None
+        built_in = find_preset(address.repo) if address.revision is None and address.file is None else None
         if built_in is not None:
             return _stand_in(built_in, address, error)
         # Hardly a model of today has no organisation before its name: a built-in one was meant.
@@ -140,10 +170,10 @@ def load_hub(address: Address, *, token: str | None = None) -> LoadedModel:
             commit=gguf.facts.commit,
             facts=gguf.facts,
         )
-        return _with_gguf(loaded, gguf)
+        return _with_gguf(loaded, gguf, named=address.file is not None)
     assert loaded.facts is not None
     if address.file is not None or (loaded.headers is None and loaded.hub_totals is None and loaded.facts.gguf_files):
-        return _with_gguf(loaded, hub.fetch_gguf(address, token))
+        return _with_gguf(loaded, hub.fetch_gguf(address, token), named=address.file is not None)
     return loaded
 
 
@@ -161,12 +191,33 @@ def _gguf_shape(gguf: hub.GgufModel, token: str | None) -> ModelShape:
     )
 
 
-def _with_gguf(loaded: LoadedModel, gguf: hub.GgufModel) -> LoadedModel:
-    stored = weights_of(gguf.headers)
-    note = text("lookup.gguf", file=gguf.file.names[0], stored_bytes=stored.total_bytes)
+def _with_gguf(loaded: LoadedModel, gguf: hub.GgufModel, *, named: bool) -> LoadedModel:
+    name = gguf.file.names[0]
+    beside = gguf.projector_file.names[0] if gguf.projector_file is not None else None
+    model = sum(header.tensor_bytes for header in gguf.headers)
+    notes = [text("lookup.gguf", file=name, stored_bytes=model)]
+    if beside is not None:
+        size = sum(header.tensor_bytes for header in gguf.projector_headers)
+        notes.append(text("lookup.mmproj", file=beside, stored_bytes=size))
     return loaded.model_copy(
-        update={"gguf": stored, "gguf_file": gguf.file.names[0], "headers": None, "notes": (note,)}
+        update={
+            "gguf": weights_of(gguf.headers, gguf.projector_headers, mix=gguf.file.mix),
+            "gguf_file": name,
+            "gguf_named": named,
+            "mmproj_file": beside,
+            "base_model": gguf.facts.base_model or _base_of(gguf.headers),
+            "notes": tuple(notes),
+        }
     )
+
+
+def _base_of(headers: Sequence[GgufHeader]) -> str | None:
+    """The model that a file says it was made from."""
+    address = headers[0].metadata.get("general.base_model.0.repo_url") if headers else None
+    try:
+        return parse_address(address).repo if isinstance(address, str) else None
+    except ModelIdError:  # free text
+        return None
 
 
 def from_hub(model: hub.HubModel) -> LoadedModel:
@@ -239,8 +290,9 @@ def _load_gguf(path: Path) -> LoadedModel:
     except FileMissing:
         raise ModelIdError("local.unreadable", field="model", path=str(path)) from None
     return LoadedModel(
-        shape=shape_of(headers), origin="file", name=path.name, gguf=weights_of(headers), gguf_file=path.name
-    )
+        shape=shape_of(headers), origin="file", name=path.name, gguf_file=path.name,
+        gguf=weights_of(headers, mix=mix_of(path.name)), base_model=_base_of(headers),
+    )  # fmt: skip
 
 
 def load_shape(shape: ModelShape, name: str) -> LoadedModel:

@@ -5,5 +5,5 @@ from ui.inputs.serving import plan_inputs
 from ui.screen import open_screen
 from ui.views.serving import serving_page
 
-if screen := open_screen(plan_inputs):
+if screen := open_screen(plan_inputs, files=True):
     serving_page(screen, serving.bill)

@@ -25,7 +25,7 @@ from calculator.errors import UnknownGpuError
 from calculator.serving.plan import ServingPlan
 from calculator.training.plan import Adapter, TrainingPlan
 from ui import compact
-from ui.settings import ConfigChoice, HubChoice, Language, ModelChoice, Page, PresetChoice, Revision, Settings
+from ui.settings import ConfigChoice, FileName, HubChoice, Language, ModelChoice, Page, PresetChoice, Revision, Settings
 
 VERSION = "1"
 
@@ -139,12 +139,13 @@ def decode(
 
 # ---------------------------------------------------------------------------------- model, hardware, language
 
-_SHARED_KEYS = ("p", "m", "r", "c", "g", "gc", "n", "l", "u")
+_SHARED_KEYS = ("p", "m", "r", "f", "c", "g", "gc", "n", "l", "u")
 _CAPACITY: TypeAdapter[int] = TypeAdapter(int)
 _N_GPUS: TypeAdapter[int] = TypeAdapter(Annotated[int, *Settings.model_fields["n_gpus"].metadata])
 _LANGUAGE: TypeAdapter[Language] = TypeAdapter(Language)
 _UNIT: TypeAdapter[Literal["GiB", "GB"]] = TypeAdapter(Literal["GiB", "GB"])
 _REVISION: TypeAdapter[str] = TypeAdapter(Revision)
+_FILE: TypeAdapter[str] = TypeAdapter(FileName)
 
 
 def _encode_shared(settings: Settings) -> dict[str, str]:
@@ -169,9 +170,12 @@ def _encode_model(model: ModelChoice) -> dict[str, str]:
         return {"p": model.key}
     if isinstance(model, ConfigChoice):
         return {"c": compact.pack(model.config)}
-    if model.revision is None:
-        return {"m": model.id}
-    return {"m": model.id, "r": _short_revision(model.revision)}
+    query = {"m": model.id}
+    if model.revision is not None:
+        query["r"] = _short_revision(model.revision)
+    if model.file is not None:
+        query["f"] = model.file
+    return query
 
 
 def _short_revision(revision: str) -> str:
@@ -237,15 +241,8 @@ def _decode_model(given: Mapping[str, str], problems: list[Problem]) -> ModelCho
         except ValidationError:
             problems.append(_problem("m", given["m"], "model"))
         else:
-            if "r" not in given:
-                return choice
-            try:
-                return choice.model_copy(update={"revision": _long_revision(given["r"])})
-            except (ValueError, binascii.Error):
-                problems.append(_problem("r", given["r"], "value"))
-                return choice
-    elif "r" in given:
-        problems.append(_problem("r", given["r"], "value"))
+            return _with_parts(choice, given, problems)
+    problems += [_problem(key, given[key], "value") for key in ("r", "f") if key in given and "m" not in given]
     if "p" in given:
         try:
             return PresetChoice(key=given["p"])
@@ -257,6 +254,18 @@ def _decode_model(given: Mapping[str, str], problems: list[Problem]) -> ModelCho
         except ValueError:
             problems.append(_problem("c", given["c"], "model"))
     return _DEFAULTS.model
+
+
+def _with_parts(choice: HubChoice, given: Mapping[str, str], problems: list[Problem]) -> HubChoice:
+    """The hub's model with the revision and the GGUF file that the link names."""
+    parts: dict[str, str] = {}
+    for key, name, parse in (("r", "revision", _long_revision), ("f", "file", _FILE.validate_python)):
+        if key in given:
+            try:
+                parts[name] = parse(given[key])
+            except (ValueError, binascii.Error):
+                problems.append(_problem(key, given[key], "value"))
+    return choice.model_copy(update=parts)
 
 
 # ------------------------------------------------------------------------------------------------------ plans

@@ -35,7 +35,7 @@ def from_text(written: str) -> ModelChoice:
     if built_in is not None and built_in.key == wanted.lower():
         return PresetChoice(key=built_in.key)
     address = parse_address(wanted, endpoint_from_environment())
-    return HubChoice(id=address.repo, revision=address.revision)
+    return HubChoice(id=address.repo, revision=address.revision, file=address.file)
 
 
 def from_json(written: str | bytes) -> ConfigChoice:
@@ -55,14 +55,15 @@ def known(choice: ModelChoice) -> LoadedModel | CalculatorError | None:
 def load(choice: ModelChoice) -> LoadedModel | CalculatorError:
     """The model of a choice, from the hub if need be, or why it could not be had.
 
-    A hub model's commit joins the settings, so that the link names exactly what was read.
+    A hub model's commit joins the settings, so that the link names exactly what was read; a chosen GGUF file stands
+    there by its shortest name.
     """
     try:
         model: LoadedModel | CalculatorError = _load(choice)
     except CalculatorError as error:
         model = error
     if isinstance(choice, HubChoice) and isinstance(model, LoadedModel) and model.commit and _is_commit(model.commit):
-        choice = HubChoice(id=model.name, revision=model.commit)
+        choice = HubChoice(id=model.name, revision=model.commit, file=_shortest(choice.file, model))
         state.put(state.current().model_copy(update={"model": choice}))
     st.session_state[_LAST] = (choice, model)
     return model
@@ -85,7 +86,13 @@ def _load(choice: ModelChoice) -> LoadedModel:
     if isinstance(choice, ConfigChoice):
         return lookup.load_text(choice.config, name=json.loads(choice.config).get("model_type", "config.json"))
     token = st.session_state.get(TOKEN_KEY) or None
-    return lookup.load(choice.id, revision=choice.revision, token=token)
+    written = choice.id if choice.file is None else f"{choice.id}:{choice.file}"
+    return lookup.load(written, revision=choice.revision, token=token)
+
+
+def _shortest(asked: str | None, model: LoadedModel) -> str | None:
+    file = next((f for f in model.gguf_choices if model.gguf_file in f.names), None)
+    return asked if asked is None or file is None else model.gguf_name(file)
 
 
 def _is_commit(revision: str) -> bool:

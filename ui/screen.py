@@ -15,7 +15,7 @@ from calculator.model.weights import StoredWeights
 from ui import frame, models, state
 from ui.i18n import Words
 from ui.inputs.hardware import hardware_inputs
-from ui.inputs.model import model_inputs, refused_note, token_input, ways_on
+from ui.inputs.model import file_input, model_inputs, refused_note, token_input, ways_on
 from ui.settings import Settings
 from ui.views import notes
 from ui.views.card import model_card
@@ -32,10 +32,11 @@ class Screen:
     stored: StoredWeights | None
 
 
-def open_screen(plan_inputs: Callable[[Words], None]) -> Screen | None:
+def open_screen(plan_inputs: Callable[[Words], None], *, files: bool = False) -> Screen | None:
     """Draws the inputs and reads the model, with a sign of progress while the hub is asked.
 
-    Where the model cannot be had, the page says why and offers the other ways, and None is returned.
+    ``files``: a repository's GGUF files are offered. Where the model cannot be had, the page says why and offers the
+    other ways, and None is returned.
     """
     words = state.enter()
     choice = state.current().model
@@ -51,6 +52,8 @@ def open_screen(plan_inputs: Callable[[Words], None]) -> Screen | None:
             model = models.load(choice)
     with below_model:
         token_input(words, model)
+        if files:
+            file_input(words, model)
         model_card(model, words)
     if isinstance(model, CalculatorError):
         notes.refusal(model, words)

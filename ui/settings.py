@@ -5,6 +5,7 @@ The pages share it, the link carries it, and nothing else is remembered between 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
@@ -20,8 +21,16 @@ PAGES: tuple[Page, ...] = (*PLAN_PAGES, "accuracy")
 Language = Literal["en", "zh"]
 MAX_GPUS = 65_536
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.+/-]*$"
+_LONGEST_FILE_NAME = 200
 ModelId = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(/{_NAME})?$", max_length=96)]
+FileName = Annotated[str, StringConstraints(pattern=_FILE_NAME, max_length=_LONGEST_FILE_NAME)]
 Revision = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/+-]*$", max_length=128)]
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a link can carry the file's name."""
+    return len(name) <= _LONGEST_FILE_NAME and re.match(_FILE_NAME, name) is not None
 
 
 class PresetChoice(Frozen):
@@ -32,11 +41,13 @@ class PresetChoice(Frozen):
 
 
 class HubChoice(Frozen):
-    """A model of the hub. ``revision`` is the commit once it has been read, so that a link means the same for ever."""
+    """A model of the hub. ``revision`` is the commit once it has been read, so that a link means the same for ever;
+    ``file`` is a GGUF mix or (part of a) file name where one was chosen."""
 
     kind: Literal["hub"] = "hub"
     id: ModelId
     revision: Revision | None = None
+    file: FileName | None = None
 
 
 class ConfigChoice(Frozen):

@@ -60,6 +60,7 @@ def _bill(model: LoadedModel, plan: Plan, gpu: Gpu, replay: bool) -> Bill:
         return serving.bill(model.shape, plan, gpu, model.stored)
     from calculator import training
 
+    model.check_trainable()
     return training.bill(model.shape, plan, gpu, replay=replay)
 
 

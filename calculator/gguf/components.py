@@ -9,7 +9,7 @@ from calculator.model.shape import Component
 
 _RULES: tuple[tuple[Component, str], ...] = (
     ("mtp", r"\.nextn\."),
-    ("projector", r"^mm\."),
+    ("projector", r"^(mm|resampler)\."),
     ("vision", r"^v\."),
     ("audio", r"^a\."),
     ("norm", r"_norm(_\w+)?\.(weight|bias)$"),

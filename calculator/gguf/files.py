@@ -78,20 +78,40 @@ def choose(files: Sequence[GgufFile], wanted: str | None = None) -> GgufFile:
     Raises ``PlanError`` ("gguf.no_such_file") with what there is, and ``HubAnswerError`` ("gguf.no_files", and
     "gguf.missing_part" where the one that is meant is not whole).
     """
-    models = [f for f in files if not f.projector]
+    # Of two files of one mix the one in fewer folders is meant.
+    models = sorted((f for f in files if not f.projector), key=lambda f: f.names[0].count("/"))
+    whole = [f for f in models if f.missing_part is None]
     if not models:
         raise HubAnswerError("gguf.no_files")
     if wanted:
         text = wanted.strip().removeprefix("gguf:").lower().replace("-", "_")
-        for test in (lambda f: f.mix.lower().replace("-", "_") == text, lambda f: _named(f, wanted)):
-            found = [f for f in models if test(f)]
+        name = wanted.strip().lower()
+        for test in (
+            lambda f: f.mix.lower().replace("-", "_") == text,
+            lambda f: any(name == n.lower() for n in f.names),
+            lambda f: any(name in n.lower() for n in f.names),
+        ):
+            found = sorted(filter(test, models), key=lambda f: f.missing_part is not None)
             if found:
                 return _checked(found[0])
-        there = ", ".join(dict.fromkeys(f.mix or f.names[0] for f in models))
+        there = ", ".join(dict.fromkeys(f.mix or f.names[0] for f in sorted(whole or models, key=lambda f: f.mix)))
         raise PlanError("gguf.no_such_file", field="weights", text=wanted[:80], candidates=there[:400])
-    models = [f for f in models if f.missing_part is None] or models
-    by_mix = {f.mix: f for f in reversed(models)}
-    return _checked(next((by_mix[mix] for mix in _PREFERRED if mix in by_mix), models[0]))
+    by_mix = {f.mix: f for f in reversed(whole or models)}
+    return _checked(next((by_mix[mix] for mix in _PREFERRED if mix in by_mix), (whole or models)[0]))
+
+
+def models_of(files: Sequence[GgufFile]) -> tuple[GgufFile, ...]:
+    """Those that are a model and whole, smallest first where sizes are known."""
+    whole = [f for f in files if not f.projector and f.missing_part is None]
+    return tuple(sorted(whole, key=lambda f: (f.size_bytes is None, f.size_bytes or 0, f.names[0])))
+
+
+def short_name(files: Sequence[GgufFile], file: GgufFile) -> str:
+    """The shortest name by which ``choose`` finds the file: its mix, its name without folders, or the whole name."""
+    for name in (file.mix, file.names[0].rpartition("/")[2]):
+        if name and choose(files, name) == file:
+            return name
+    return file.names[0]
 
 
 def _checked(file: GgufFile) -> GgufFile:
@@ -100,10 +120,6 @@ def _checked(file: GgufFile) -> GgufFile:
     raise HubAnswerError(
         "gguf.missing_part", field=file.names[0][-80:], part=file.missing_part, part_count=file.part_count
     )
-
-
-def _named(file: GgufFile, wanted: str) -> bool:
-    return any(wanted.strip().lower() in name.lower() for name in file.names)
 
 
 def projector(files: Sequence[GgufFile]) -> GgufFile | None:

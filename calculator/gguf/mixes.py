@@ -14,6 +14,7 @@ from itertools import chain
 
 from calculator.errors import PlanError
 from calculator.gguf.names import Category, as_layer, as_written, category
+from calculator.gguf.projector import encoders
 from calculator.model.shape import Attention, ModelShape, MoeMlp, StateMixer, Tensor
 from calculator.model.stored import StoredWeights
 from calculator.precision.ggml import GGML_TYPES, GgmlType
@@ -341,14 +342,21 @@ def mix_weights(shape: ModelShape, written: str, *, imatrix: bool = False, fused
 
 
 def projector_weights(shape: ModelShape) -> StoredWeights | None:
-    """The multimodal file (mmproj) that goes with a model of towers: matrices in 16 bit, the rest in fp32. None where
-    the model has none."""
-    tensors = (*(t for tower in shape.towers for t in tower.tensors), *shape.projector)
+    """The multimodal file (mmproj) that goes with a model of towers, as the converter writes it in F16: matrices in 16
+    bit, positions and the rest in fp32. None where the model has none."""
+    towers = encoders(shape)
+    tensors = (*(t for tower in towers for t in tower.tensors), *(shape.projector if towers else ()))
     if not tensors:
         return None
 
     def part(tensor: Tensor) -> tuple[str, str, int]:
-        kind = GGML_TYPES["F16" if len(tensor.shape) > 1 else "F32"]
+        whole = len(tensor.shape) < 2 or "pos" in tensor.name or _wide_patches(shape, tensor)
+        kind = GGML_TYPES["F32" if whole else "F16"]
         return tensor.component, kind.name, tensor.copies * kind.tensor_bytes(tensor.shape)
 
     return StoredWeights.summed(map(part, tensors), basis="computed", source=MIX_SOURCE)
+
+
+def _wide_patches(shape: ModelShape, tensor: Tensor) -> bool:
+    """Gemma 3's converter keeps the patch embedding in fp32 too."""
+    return shape.model_type == "gemma3" and "patch_embedding" in tensor.name

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from calculator.gguf.components import components_of
 from calculator.gguf.header import GgufHeader
+from calculator.gguf.projector import encoder_of
 from calculator.model.stored import StoredWeights
 from calculator.sources import Source
 
@@ -14,9 +15,11 @@ GGUF_SOURCE = Source(
 )
 
 
-def weights_of(headers: Sequence[GgufHeader]) -> StoredWeights:
-    """The weights in one or several files (the parts of a model, or a model and its projector), exactly."""
-    tensors = [tensor for header in headers for tensor in header.tensors]
+def weights_of(headers: Sequence[GgufHeader], projector: Sequence[GgufHeader] = (), *, mix: str = "") -> StoredWeights:
+    """The weights in one or several files (the parts of a model), exactly, with those of a projector beside them.
+    ``mix`` is what the file's name states."""
+    tensors = [tensor for header in (*headers, *projector) for tensor in header.tensors]
     components = components_of(t.name for t in tensors)
     parts = ((components[t.name], t.type, t.bytes) for t in tensors)
-    return StoredWeights.summed(parts, basis="header", source=GGUF_SOURCE)
+    summed = StoredWeights.summed(parts, basis="header", source=GGUF_SOURCE)
+    return summed.model_copy(update={"mix": mix, "encoder": encoder_of(projector)})

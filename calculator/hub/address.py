@@ -1,9 +1,9 @@
 """What a person typed as the address of a model, checked before any request is made.
 
 Understood are ``org/name``, ``name`` (the hub's oldest models have no organisation), both with ``@revision`` and, for
-GGUF, with ``:FILE`` or ``:MIX`` as ollama writes it, ``hf://org/name``, and the addresses that a browser shows:
-``https://huggingface.co/org/name`` with or without ``/tree/REVISION``, ``/blob/REVISION/FILE``, ``/resolve/...``,
-``/raw/...``, ``/commit/...``, also of a mirror.
+GGUF, with ``:FILE`` or ``:MIX`` as ollama writes it (before or after the revision), ``hf://org/name``, and the
+addresses that a browser shows: ``https://huggingface.co/org/name`` with or without ``/tree/REVISION``,
+``/blob/REVISION/FILE``, ``/resolve/...``, ``/raw/...``, ``/commit/...``, also of a mirror.
 """
 
 from __future__ import annotations
@@ -76,9 +76,13 @@ def checked(repo: str, revision: str | None, file: str | None = None) -> Address
 
 
 def _with_revision(written: str) -> Address:
-    named, at, revision = written.partition("@")
-    repo, colon, file = named.partition(":")
-    return checked(repo, revision if at else None, file if colon else None)
+    """``repo[:file][@revision]`` or ``repo[@revision][:file]``: neither name holds the other's sign."""
+    named, at, rest = written.partition("@")
+    revision, late, after = rest.partition(":")
+    repo, early, before = named.partition(":")
+    if early and late:
+        raise ModelIdError("hub.file_malformed", field="model", id=repo[:96], file=f"{before}:{after}"[:80])
+    return checked(repo, revision if at else None, before if early else after if late else None)
 
 
 def _from_url(written: str, endpoint: str) -> Address:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from calculator.base import Frozen
 from calculator.errors import HubAnswerError, NotAConfigError, NotAuthorisedError
-from calculator.gguf.files import GgufFile, choose, group_files
+from calculator.gguf.files import GgufFile, choose, group_files, projector
 from calculator.gguf.header import GgufHeader, read_header
 from calculator.hub import facts as about
 from calculator.hub.address import Address, checked, parse_address
@@ -53,11 +53,13 @@ class HubModel(Frozen):
 
 
 class GgufModel(Frozen):
-    """A GGUF model of the hub: the heads of its file or, in order, of its parts."""
+    """A GGUF model of the hub: the heads of its file or, in order, of its parts, and of the projector beside it."""
 
     facts: Facts
     file: GgufFile
     headers: tuple[GgufHeader, ...]
+    projector_file: GgufFile | None = None
+    projector_headers: tuple[GgufHeader, ...] = ()
 
 
 T = TypeVar("T")
@@ -99,7 +101,8 @@ def fetch_model(
 def fetch_gguf(
     address: Address, token: str | None = None, *, endpoint: str | None = None, limits: Limits | None = None
 ) -> GgufModel:
-    """The heads of the GGUF file that ``address.file`` names, or of the one that is usually meant, and the facts.
+    """The heads of the GGUF file that ``address.file`` names, or of the one that is usually meant, those of the
+    projector (mmproj) of the repository, and the facts.
 
     Raises as ``fetch_model``, and what ``calculator.gguf`` raises for a missing or unreadable file.
     """
@@ -112,13 +115,21 @@ def _fetch_gguf(client: Client, address: Address) -> GgufModel:
     info = _info(client, address)
     repo, files = about.own_name(info, address), about.files(info)
     revision = about.revision(info, address)
-    file = choose(group_files(files), address.file)
+    grouped = group_files(files)
+    file, beside = choose(grouped, address.file), projector(grouped)
     source = HubFiles(client, repo, revision)
+
+    def heads(of: GgufFile) -> tuple[GgufHeader, ...]:
+        return tuple(read_header(partial(source.part, name), name) for name in of.names)
+
     try:
-        headers = tuple(read_header(partial(source.part, name), name) for name in file.names)
+        headers, projected = heads(file), heads(beside) if beside is not None else ()
     except FileMissing:
         raise HubAnswerError("hub.malformed", id=str(address), file=file.names[0]) from None
-    return GgufModel(facts=about.facts(info, repo, revision, files, {}, ()), file=file, headers=headers)
+    return GgufModel(
+        facts=about.facts(info, repo, revision, files, {}, ()), file=file, headers=headers, projector_file=beside,
+        projector_headers=projected,
+    )  # fmt: skip
 
 
 def clear_cache() -> None:

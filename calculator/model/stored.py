@@ -10,13 +10,26 @@ from calculator.base import Frozen
 from calculator.sources import Source
 
 
+class ImageEncoder(Frozen):
+    """What decides an image encoder's scratch memory: its widths, the pixels of a patch's side, those of the picture
+    (0: any), and the patches on a side that become one token. ``kind`` is the projector's name ("" if unknown)."""
+
+    hidden: int
+    heads: int
+    patch: int
+    image_size: int = 0
+    merge: int = 1
+    kind: str = ""
+
+
 class StoredWeights(Frozen):
     """Weights of a whole model in bytes. ``by_component`` has the keys of ``ParameterCount`` and adds up to
     ``total_bytes``, as does ``by_format`` (formats, or the files' dtypes where ``basis`` is "header"). Multi-token
     prediction layers, which most engines leave unloaded, are counted in and stand apart as "mtp".
 
     ``tied_copy_bytes``: files of some tools hold the head of a tied model a second time. Loading drops the copy, and
-    whether there is one is known from the files only.
+    whether there is one is known from the files only. ``mix`` is the GGUF mix that the file's name states, and
+    ``encoder`` the image encoder of the projector file that is counted in (under "vision", "audio" and "projector").
     """
 
     total_bytes: int
@@ -25,6 +38,8 @@ class StoredWeights(Frozen):
     basis: Literal["header", "computed"]
     source: Source
     tied_copy_bytes: int = 0
+    mix: str = ""
+    encoder: ImageEncoder | None = None
 
     @property
     def loaded_bytes(self) -> int:

@@ -79,11 +79,58 @@ def llama_like(config: Mapping[str, Any], dtype: str = "BF16") -> dict[str, tupl
     return {name: (dtype, shape) for name, shape in shapes.items()}
 
 
-def gguf(config: Mapping[str, Any], kind: str = "Q8_0", architecture: str = "llama") -> File:
-    """A llama model as llama.cpp's converter would write it, all matrices of one type."""
+def gguf(config: Mapping[str, Any], kind: str = "Q8_0", architecture: str = "llama", base: str = "") -> File:
+    """A llama model as llama.cpp's converter would write it, all matrices of one type. ``base``: the repository that
+    the metadata name as its origin."""
+    pairs, tensors = _llama_gguf(config, kind, architecture)
+    if base:
+        pairs["general.base_model.0.repo_url"] = f"https://huggingface.co/{base}"
+    return _gguf_file(pairs, tensors)
+
+
+def gguf_parts(config: Mapping[str, Any], stem: str, count: int, kind: str = "Q8_0") -> dict[str, File]:
+    """The same in ``count`` files, as llama.cpp's splitter would: metadata in the first, tensors by their order."""
+    pairs, tensors = _llama_gguf(config, kind, "llama")
+    files = {}
+    for number in range(count):
+        own = tensors[number * len(tensors) // count : (number + 1) * len(tensors) // count]
+        split = {"split.no": number, "split.count": count, "split.tensors.count": len(tensors)}
+        known = pairs if number == 0 else {"general.architecture": "llama"}
+        files[f"{stem}-{number + 1:05}-of-{count:05}.gguf"] = _gguf_file(known | split, own)
+    return files
+
+
+def mmproj(kind: str = "F16", hidden: int = 128, layers: int = 2, width: int = 256, text: int = 256) -> File:
+    """A SigLIP tower and its projector, as llama.cpp's converter would write them."""
+    pairs = {
+        "general.architecture": "clip", "clip.projector_type": "gemma3", "clip.has_vision_encoder": True,
+        "clip.vision.embedding_length": hidden, "clip.vision.block_count": layers, "clip.vision.patch_size": 14,
+        "clip.vision.image_size": 896, "clip.vision.attention.head_count": 4, "clip.vision.feed_forward_length": width,
+    }  # fmt: skip
+    tensors = [("v.position_embd.weight", (4096, hidden), "F32"), ("mm.input_projection.weight", (text, hidden), kind)]
+    for i in range(layers):
+        layer = f"v.blk.{i}."
+        tensors += [(f"{layer}attn_{name}.weight", (hidden, hidden), kind) for name in ("q", "k", "v", "out")]
+        tensors += [
+            (f"{layer}ffn_up.weight", (width, hidden), kind),
+            (f"{layer}ffn_down.weight", (hidden, width), kind),
+        ]
+        tensors += [(f"{layer}ln{number}.weight", (hidden,), "F32") for number in (1, 2)]
+    return _gguf_file(pairs, tensors)
+
+
+Tensors = list[tuple[str, tuple[int, ...], str]]
+
+
+def _gguf_file(pairs: Mapping[str, object], tensors: Tensors) -> File:
+    raw = head(pairs, tensors)
+    return File(raw, len(raw) + 2 * sum(prod(shape) for _, shape, _ in tensors), lfs=True)
+
+
+def _llama_gguf(config: Mapping[str, Any], kind: str, architecture: str) -> tuple[dict[str, object], Tensors]:
     hidden, vocab, width = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     rows = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
-    pairs = {
+    pairs: dict[str, object] = {
         "general.architecture": architecture,
         f"{architecture}.block_count": config["num_hidden_layers"],
         f"{architecture}.context_length": config["max_position_embeddings"],
@@ -93,7 +140,7 @@ def gguf(config: Mapping[str, Any], kind: str = "Q8_0", architecture: str = "lla
         f"{architecture}.attention.head_count_kv": config["num_key_value_heads"],
         "tokenizer.ggml.tokens": [f"token {i}" for i in range(vocab)],
     }
-    tensors = [("token_embd.weight", (vocab, hidden), kind), ("output.weight", (vocab, hidden), kind)]
+    tensors: Tensors = [("token_embd.weight", (vocab, hidden), kind), ("output.weight", (vocab, hidden), kind)]
     tensors.append(("output_norm.weight", (hidden,), "F32"))
     for i in range(config["num_hidden_layers"]):
         layer = f"blk.{i}."
@@ -102,8 +149,7 @@ def gguf(config: Mapping[str, Any], kind: str = "Q8_0", architecture: str = "lla
         tensors += [(f"{layer}attn_{name}.weight", (rows, hidden), kind) for name in ("k", "v")]
         tensors += [(f"{layer}ffn_{name}.weight", (width, hidden), kind) for name in ("gate", "up")]
         tensors.append((f"{layer}ffn_down.weight", (hidden, width), kind))
-    raw = head(pairs, tensors)
-    return File(raw, len(raw) + 2 * sum(prod(shape) for _, shape, _ in tensors), lfs=True)
+    return pairs, tensors
 
 
 def sharded(tensors: Mapping[str, tuple[str, tuple[int, ...]]], shard_bytes: int = 5_000_000_000) -> dict[str, File]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from calculator.presets import Preset, presets
-from tests.fakehub.files import File, gguf, llama_like, safetensors, sharded
+from tests.fakehub.files import File, gguf, gguf_parts, llama_like, mmproj, safetensors, sharded
 from tests.fakehub.server import Repo
 
 LLAMA_LIKE = {"llama", "mistral", "qwen2", "qwen3"}
@@ -14,6 +14,27 @@ TINY: dict[str, Any] = {
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "hidden_act": "silu",
     "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
 }  # fmt: skip
+
+
+SMALL = TINY | {"hidden_size": 256, "intermediate_size": 512}
+"""Wide enough for blocks of 256."""
+
+
+def quantised_files() -> dict[str, File]:
+    """A repository as quantisers publish them: many mixes, one in parts, another of the same mix in a folder, two
+    projectors, and files that are no models."""
+    return {
+        "README.md": File.of("# small"),
+        "small-Q4_K_M.gguf": gguf(SMALL, "Q4_K", base="Qwen/Qwen2.5-7B"),
+        "small-Q6_K.gguf": gguf(SMALL, "Q6_K"),
+        "small-Q8_0.gguf": gguf(SMALL, "Q8_0"),
+        "old/small-old-Q8_0.gguf": gguf(SMALL, "F16"),
+        **gguf_parts(SMALL, "BF16/small-BF16", 3, "F16"),
+        "broken/small-Q5_K_M-00001-of-00002.gguf": gguf(SMALL, "Q6_K"),
+        "mmproj-F32.gguf": mmproj("F32"),
+        "mmproj-F16.gguf": mmproj("F16"),
+        "imatrix_small.gguf": File.of(b"GGUF"),
+    }
 
 
 def tiny_files(**changes: Any) -> dict[str, File]:
@@ -46,6 +67,8 @@ def good_repos() -> list[Repo]:
         Repo("fake/via-cache", tiny, fault="via_cache"),
         Repo("fake/no-range", tiny, fault="no_range"),
         Repo("fake/gguf", {"tiny-Q8_0.gguf": gguf(TINY), "sub/tiny-F16.gguf": gguf(TINY, "F16")}),
+        Repo("fake/gguf-many", quantised_files(), revisions=("v2.0",)),
+        Repo("fake/gguf-beside", tiny | {"tiny-Q8_0.gguf": gguf(TINY)}),
         Repo("fake/gguf-and-config", {"config.json": File.of(TINY), "tiny-F16.gguf": gguf(TINY, "F16")}),
         Repo(
             "fake/gguf-of-qwen",

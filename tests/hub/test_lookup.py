@@ -13,10 +13,13 @@ from calculator import lookup
 from calculator.errors import (
     CalculatorError,
     GatedModelError,
+    HubAnswerError,
     InputError,
     ModelIdError,
     ModelNotFoundError,
     NotAConfigError,
+    NotTrainableError,
+    PlanError,
     ShapeError,
     TooLargeError,
 )
@@ -155,6 +158,72 @@ def test_gguf_of_an_architecture_that_only_its_base_explains(hub: FakeHub) -> No
         with pytest.raises(CalculatorError) as caught:
             load(written)
         assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("written", "file", "part"),
+    [
+        ("fake/gguf-many", "small-Q4_K_M.gguf", 1),
+        ("fake/gguf-many:Q8_0", "small-Q8_0.gguf", 1),
+        ("fake/gguf-many:small-old-Q8_0.gguf", "old/small-old-Q8_0.gguf", 1),
+        ("fake/gguf-many@v2.0:small-Q8_0.gguf", "small-Q8_0.gguf", 1),
+        ("fake/gguf-many:small-Q8_0.gguf@v2.0", "small-Q8_0.gguf", 1),
+        ("https://huggingface.co/fake/gguf-many/resolve/main/small-Q6_K.gguf?download=true", "small-Q6_K.gguf", 1),
+        ("hf.co/fake/gguf-many:bf16", "BF16/small-BF16-00001-of-00003.gguf", 3),
+    ],
+)
+def test_one_of_many_files(hub: FakeHub, written: str, file: str, part: int) -> None:
+    model = load(written)
+    assert model.gguf_file == file
+    chosen = next(f for f in model.gguf_choices if file in f.names)
+    assert chosen.part_count == part
+    assert load(f"fake/gguf-many:{model.gguf_name(chosen)}").gguf_file == file
+    assert model.gguf_named is (written != "fake/gguf-many")
+    assert len(model.gguf_choices) == 5
+
+
+def test_parts_add_up_to_the_whole(hub: FakeHub) -> None:
+    matrices = 2 * 256 * 256 + 2 * (2 * 256 * 256 + 2 * 128 * 256 + 3 * 256 * 512)
+    model = load("fake/gguf-many:BF16")
+    assert model.gguf is not None
+    tower = 4096 * 128 * 4 + 256 * 128 * 2 + 2 * ((4 * 128 * 128 + 2 * 128 * 256) * 2 + 2 * 128 * 4)
+    assert model.gguf.total_bytes == 2 * matrices + 4 * 5 * 256 + tower
+    assert sum(model.gguf.by_component[name] for name in ("vision", "projector")) == tower
+    assert (model.gguf.mix, model.mmproj_file) == ("BF16", "mmproj-F16.gguf")
+    assert model.gguf.encoder is not None
+    assert (model.gguf.encoder.hidden, model.gguf.encoder.image_size, model.gguf.encoder.kind) == (128, 896, "gemma3")
+
+
+def test_a_file_that_is_not_there_is_refused_with_what_is(hub: FakeHub) -> None:
+    for wanted in ("Q2_K", "mmproj-F16.gguf", "no-such.gguf"):
+        with pytest.raises(PlanError) as caught:
+            load(f"fake/gguf-many:{wanted}")
+        assert caught.value.key == "gguf.no_such_file"
+        assert caught.value.message.values["candidates"] == "BF16, Q4_K_M, Q6_K, Q8_0"
+    with pytest.raises(HubAnswerError) as broken:
+        load("fake/gguf-many:Q5_K_M")
+    assert broken.value.key == "gguf.missing_part"
+    with pytest.raises(ModelIdError):
+        load("fake/gguf-many:Q4_K_M@v2.0:Q8_0")
+
+
+def test_gguf_is_not_trained(hub: FakeHub) -> None:
+    for written, key, base in (
+        ("fake/gguf-many", "gguf.not_trainable_of", "Qwen/Qwen2.5-7B"),
+        ("fake/gguf-of-qwen", "gguf.not_trainable_of", "Qwen/Qwen2.5-7B-Instruct"),
+        ("fake/gguf", "gguf.not_trainable", None),
+    ):
+        with pytest.raises(NotTrainableError) as caught:
+            load(written).check_trainable()
+        assert (caught.value.key, caught.value.message.values.get("base")) == (key, base)
+    for written in ("fake/tiny", "fake/gguf-beside", "fake/gguf-beside:Q8_0", "fake/pickled"):
+        load(written).check_trainable()
+
+
+def test_a_preset_does_not_stand_in_for_a_file(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(CalculatorError):
+        load("Qwen/Qwen2.5-7B:Q4_K_M")
 
 
 def test_a_gguf_file_of_this_machine(tmp_path: Path) -> None:

@@ -70,7 +70,12 @@ def plans(model: Any, leave_out: set[str]) -> st.SearchStrategy[dict[str, Any]]:
 
 SHARED = {"gpu", "gpu_capacity_bytes", "n_gpus"}
 MODELS = (
-    st.builds(HubChoice, id=NAMES, revision=st.none() | SHA | st.sampled_from(["main", "refs/pr/1", "v1.0"]))
+    st.builds(
+        HubChoice,
+        id=NAMES,
+        revision=st.none() | SHA | st.sampled_from(["main", "refs/pr/1", "v1.0"]),
+        file=st.none() | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,60}", fullmatch=True),
+    )
     | st.builds(PresetChoice, key=NAMES)
     | st.builds(ConfigChoice, config=st.just(compact.canonical(LLAMA)))
 )
@@ -154,6 +159,28 @@ def test_ten_changes_stay_under_300_characters() -> None:
     assert len(query) == 13
     address = "https://vram-bill.streamlit.app/finetuning?" + link.to_query_string(query)
     assert len(address) < 300, address
+
+
+def test_a_gguf_file_travels_in_a_short_link() -> None:
+    """The longest usual names: a long repository, a vendor's mix, and ten settings of a llama.cpp plan."""
+    model = HubChoice(id="unsloth/Qwen3-235B-A22B-Instruct-2507-GGUF", revision="0123456789" * 4, file="UD-Q4_K_XL")
+    settings = Settings(model=model, gpu="rtx-pro-6000-maxq-96gb", n_gpus=2).with_serving(
+        engine="llama_cpp", engine_version="b9000", kv_cache_dtype="q8_0", max_model_len=131_072, max_num_seqs=4,
+        concurrency=4, n_gpu_layers=95, n_ubatch=2048, experts_on_cpu=True, swa_full=True,
+    )  # fmt: skip
+    query = link.encode(settings, "serving")
+    address = "https://vram-bill.streamlit.app/serving?" + link.to_query_string(query)
+    assert len(address) < 300, address
+    after, problems = link.decode(query, "serving")
+    assert problems == ()
+    assert after.model == model
+
+
+def test_a_file_without_a_model_or_with_a_bad_name_is_named() -> None:
+    for query in ({"v": "1", "f": "Q4_K_M"}, {"v": "1", "m": "a/b", "f": "../../etc"}, {"v": "1", "m": "a/b", "f": ""}):
+        settings, problems = link.decode(query, "serving")
+        assert [p.key for p in problems] == ["f"]
+        assert getattr(settings.model, "file", None) is None
 
 
 def test_a_pasted_config_travels_compact() -> None:

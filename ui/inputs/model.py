@@ -15,11 +15,13 @@ from ui.i18n import Words
 from ui.inputs.form import Form
 from ui.manual import ManualShape, like
 from ui.markdown import plain
-from ui.settings import ConfigChoice, HubChoice, ModelChoice, PresetChoice
+from ui.settings import ConfigChoice, HubChoice, ModelChoice, PresetChoice, is_file_name
 
 _REFUSED = "model_refused"
 _TYPED = "model_typed"
 _PASTE_LIMIT = 262_144
+_OWN = "~"
+"""The repository's own weights, no GGUF file."""
 
 
 def _take(choice: ModelChoice) -> None:
@@ -46,7 +48,7 @@ def _take_json(written: str | bytes) -> None:
 def shown_name(choice: ModelChoice) -> str:
     """What stands in the field of the id."""
     if isinstance(choice, HubChoice):
-        return choice.id
+        return choice.id if choice.file is None else f"{choice.id}:{choice.file}"
     built_in = find_preset(choice.key) if isinstance(choice, PresetChoice) else None
     return built_in.id if built_in else ""
 
@@ -97,6 +99,49 @@ def token_input(words: Words, model: LoadedModel | CalculatorError) -> None:
         st.text_input(
             words("ui.field.token"), type="password", key=models.TOKEN_KEY, max_chars=200, autocomplete="off",
             help=words("ui.help.token"), on_change=models.forget, persist_state="session",
+        )  # fmt: skip
+
+
+def file_input(words: Words, model: LoadedModel | CalculatorError) -> None:
+    """Which of a repository's GGUF models to serve, where there are several, or other weights besides."""
+    choice = state.current().model
+    if not isinstance(choice, HubChoice) or not isinstance(model, LoadedModel):
+        return
+    own = model.headers is not None or model.hub_totals is not None
+    files = {name: file for file in model.gguf_choices if is_file_name(name := model.gguf_name(file))}
+    if len(files) + own < 2:
+        return
+    shown = next((name for name, file in files.items() if model.gguf_file in file.names), _OWN)
+
+    def take(name: str) -> None:
+        _take(choice.model_copy(update={"file": None if name == _OWN else name}))
+        # A mix of the computed kind would win over the file.
+        state.put(state.current().with_serving(weights=None))
+
+    def label(name: str) -> str:
+        if name == _OWN:
+            return words("ui.file.original")
+        file = files[name]
+        parts = [name]
+        if file.size_bytes is not None:
+            parts.append(words.size(file.size_bytes))
+        if file.part_count > 1:
+            parts.append(words("ui.file.parts", parts_count=file.part_count))
+        return " · ".join(parts)
+
+    key = "model.gguf" if words.language == "en" else f"model.gguf.{words.language}"
+    st.selectbox(
+        words("ui.field.gguf_file"), [*([_OWN] if own else []), *files], format_func=label,
+        help=words("ui.help.gguf_file"), **state.bound(key, shown, take),
+    )  # fmt: skip
+
+
+def base_model_button(words: Words, base: str | None) -> None:
+    """The way from a GGUF repository to the model that it was made from."""
+    if base is not None:
+        st.button(
+            words("ui.use_model", name=base), icon=":material/arrow_forward:", key="ways.base",
+            on_click=lambda: _take_text(base),
         )  # fmt: skip
 
 
@@ -161,6 +206,11 @@ def ways_on(words: Words, error: CalculatorError) -> None:
             st.button(
                 words("ui.use_preset", name=built_in.id), icon=":material/inventory_2:", key="ways.preset",
                 on_click=lambda: _take(PresetChoice(key=built_in.key)),
+            )  # fmt: skip
+        if error.key == "gguf.no_such_file" and isinstance(choice, HubChoice):
+            st.button(
+                words("ui.use_default_file"), icon=":material/draft:", key="ways.file",
+                on_click=lambda: _take(choice.model_copy(update={"file": None})),
             )  # fmt: skip
         if isinstance(error, HubError):
             st.button(words("ui.try_again"), icon=":material/refresh:", key="ways.retry", on_click=models.forget)

@@ -55,6 +55,10 @@ def _attention(shape: ModelShape, words: Words) -> list[str]:
 
 def _origin(model: LoadedModel, words: Words) -> str:
     commit = (model.commit or "")[:7]
+    if model.origin == "hub" and model.gguf_file is not None:
+        file, count = model.gguf_file.rpartition("/")[2], len(model.gguf_choices)
+        named = "named" if model.gguf_named or count < 2 else "usual"
+        return words(f"ui.card.from_gguf_{named}", file=file, commit=commit, files_count=count)
     if model.origin == "hub":
         by_headers = model.headers is not None and model.headers.origin == "headers"
         return words("ui.card.from_headers" if by_headers else "ui.card.from_config", commit=commit)
