@@ -11,7 +11,7 @@ from huggingface_hub import get_token
 from calculator import hardware, lookup
 from calculator.bill import Bill
 from calculator.cli.options import ALIASES, make_plan
-from calculator.errors import PlanError
+from calculator.errors import NotAConfigError, PlanError, TooLargeError
 from calculator.hardware import Gpu
 from calculator.jsonin import LIMIT_BYTES, parse_object
 from calculator.lookup import LoadedModel
@@ -71,7 +71,10 @@ def _plan_values(path: Path) -> dict[str, Any]:
             raw = file.read(LIMIT_BYTES + 1)
     except OSError:
         raise PlanError("plan.file", field="plan", path=str(path)[:200]) from None
-    values = parse_object(raw, field="plan")
+    try:
+        values = parse_object(raw, field="plan", unique_keys=True)
+    except (NotAConfigError, TooLargeError) as error:
+        raise PlanError("plan.file_json", field="plan", path=str(path)[:200], reason=error.message) from None
     inner = values.get("plan")
     return dict(inner) if isinstance(inner, dict) else values
 

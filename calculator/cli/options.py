@@ -7,7 +7,7 @@ checks the values; what it refuses comes back as a ``PlanError`` that names the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -120,9 +120,18 @@ def _plan_error(error: ValidationError, fields: Mapping[str, FieldInfo]) -> Plan
             limit = next(f"{sign} {context[key]}" for key, sign in relation.items() if key in context)
             return PlanError("plan.range", field=name, value=value, limit=limit)
         case "extra_forbidden":
-            return PlanError("plan.unknown_field", field=names[-1][:60], near=", ".join(list(fields)[:6]))
+            wanted, known = names[-1][:60], _beside(names, fields)
+            near = get_close_matches(wanted, known, n=3, cutoff=0.5)
+            return PlanError("plan.unknown_field", field=wanted, near=", ".join(near or known[:6]))
         case _:
             return PlanError("plan.value", field=name, value=value, reason=first["msg"])
+
+
+def _beside(names: Sequence[str], fields: Mapping[str, FieldInfo]) -> list[str]:
+    """The fields that stand where a name was not known: those of the part that it is in, else the plan's."""
+    inside = _parts(fields[names[0]].annotation) if len(names) > 1 and names[0] in fields else ()
+    found = [name for part in inside if hasattr(part, "model_fields") for name in part.model_fields]
+    return found or list(fields)
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:

@@ -133,7 +133,7 @@ def test_defaults_that_the_command_fills_in_are_said(run: Call) -> None:
 
 def test_a_plan_file_without_end_is_refused(run: Call) -> None:
     refused = run("train", "qwen2.5-7b", "--plan", "/dev/zero", "--json")
-    assert (refused.code, refused.json["error"]["key"]) == (2, "json.too_large")
+    assert (refused.code, refused.json["error"]["key"]) == (2, "plan.file_json")
 
 
 def test_a_bill_is_a_plan_file(run: Call, tmp_path: Path) -> None:
@@ -246,8 +246,9 @@ def test_wrong_input_is_a_typed_error(run: Call, arguments: tuple[str, ...], key
 def test_bad_plan_files(run: Call, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     for content, key in (
-        ("{", "json.malformed"),
-        ("[]", "json.not_object"),
+        ("{", "plan.file_json"),
+        ("[]", "plan.file_json"),
+        ('{"micro_batch": 1, "micro_batch": 2}', "plan.file_json"),
         ('{"micro_bach": 1}', "plan.unknown_field"),
         ('{"micro_batch": "x"}', "plan.number"),
         ('{"micro_batch": [1]}', "plan.number"),
@@ -258,6 +259,16 @@ def test_bad_plan_files(run: Call, tmp_path: Path) -> None:
         file.write_text(content)
         refused = run("train", "qwen2.5-7b", "--plan", str(file), "--json")
         assert (refused.code, refused.json["error"]["key"]) == (2, key), content
+        assert "config.json" not in refused.json["error"]["remedy"]
+
+
+def test_a_misspelt_field_of_the_adapter_is_told_its_neighbours(run: Call, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"adapter": {"rnak": 8}}')
+    told = run("finetune", "qwen2.5-7b", "--plan", str(file), "--json").json["error"]["message"]
+    assert "rnak" in told
+    assert "rank" in told
+    assert "micro_batch" not in told
 
 
 def test_a_file_cannot_steer_the_terminal(run: Call, tmp_path: Path) -> None:
