@@ -200,15 +200,19 @@ def _overhead(key: str, size: Range, layer: str, source: Source) -> Item:
 
 
 def timeline(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> tuple[TimePoint, ...]:
-    """The items alive at the highest instant of every stage of the step, in order."""
+    """The items alive at the highest instant of every stage of the step, in order.
+
+    A stage that allocates nothing is left out, unless its phase has no other: a fused optimizer's step is one.
+    """
     shape = enlarged(shape, plan.added_tokens)
     check(shape, plan)
     program = step(shape, plan, gpu).program
     now = dict(program.start)
+    busy = {stage.phase for stage in program.stages if stage.events.top[1]}
     points = [TimePoint(phase="load", label=text("training.stage.load"), items=dict(now))]
     for stage in program.stages:
         _, count = stage.events.top
-        if count:
+        if count or (stage.phase not in busy and stage.phase != points[-1].phase):
             items = dict(now)
             for key, net in stage.events.upto(count).items():
                 items[key] = items.get(key, 0) + net

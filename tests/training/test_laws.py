@@ -48,6 +48,10 @@ def test_items_add_up_and_nothing_is_negative(name: str, changes: dict[str, Any]
     points = timeline(shape(name), plan(**changes), A100)
     assert max(sum(point.items.values()) for point in points) == peak
     assert all(size >= 0 for point in points for size in point.items.values())
+    highest: dict[str, int] = {}
+    for point in points:
+        highest[point.phase] = max(highest.get(point.phase, 0), sum(point.items.values()))
+    assert highest == {phase.name: phase.allocated_bytes for phase in b.phases if phase.name != "end"}
 
 
 @settings(deadline=None, max_examples=40)
