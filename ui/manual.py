@@ -48,7 +48,7 @@ class ManualShape(Frozen):
         }  # fmt: skip
         if self.attention == "mla":
             return common | self._latent()
-        grouped = common | {"num_key_value_heads": min(self.kv_heads, self.heads), "head_dim": self.head_dim}
+        grouped = common | {"num_key_value_heads": self.kv_heads, "head_dim": self.head_dim}
         if self.attention == "linear":
             return grouped | self._linear()
         if not self.experts:
@@ -58,16 +58,13 @@ class ManualShape(Frozen):
         if self.shared_experts:
             return grouped | {
                 "model_type": "glm4_moe", "n_routed_experts": self.experts, "n_shared_experts": self.shared_experts,
-                "num_experts_per_tok": self._active(), "moe_intermediate_size": self.intermediate,
+                "num_experts_per_tok": self.top_k, "moe_intermediate_size": self.intermediate,
                 "first_k_dense_replace": 0, "attention_bias": False, "use_qk_norm": False,
             }  # fmt: skip
         return grouped | {
-            "model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self._active(),
+            "model_type": "mixtral", "num_local_experts": self.experts, "num_experts_per_tok": self.top_k,
             "sliding_window": self.window if self.attention == "window" else None,
         }  # fmt: skip
-
-    def _active(self) -> int:
-        return min(self.top_k, self.experts)
 
     def _linear(self) -> dict[str, Any]:
         state = {
@@ -78,7 +75,7 @@ class ManualShape(Frozen):
         if not self.experts:
             return state | {"model_type": "qwen3_5_text"}
         return state | {
-            "model_type": "qwen3_5_moe_text", "num_experts": self.experts, "num_experts_per_tok": self._active(),
+            "model_type": "qwen3_5_moe_text", "num_experts": self.experts, "num_experts_per_tok": self.top_k,
             "moe_intermediate_size": self.intermediate,
             "shared_expert_intermediate_size": self.intermediate * self.shared_experts,
         }  # fmt: skip
@@ -93,7 +90,7 @@ class ManualShape(Frozen):
         if not self.experts:
             return latent
         return latent | {
-            "n_shared_experts": self.shared_experts or None, "num_experts_per_tok": self._active(),
+            "n_shared_experts": self.shared_experts or None, "num_experts_per_tok": self.top_k,
             "moe_intermediate_size": self.intermediate, "moe_layer_freq": 1,
         }  # fmt: skip
 

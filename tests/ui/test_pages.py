@@ -186,6 +186,20 @@ def test_the_shape_by_hand_counts_its_parameters() -> None:
     assert set(query_of(at)) == {"v", "c"}
 
 
+def test_a_shape_by_hand_that_cannot_be_is_kept_as_typed_and_refused() -> None:
+    at = opened()
+    before = figures(at)
+    checked(at.segmented_control(key="model.way").set_value("manual").run())
+    checked(at.number_input(key="manual.kv_heads").set_value(3).run())
+    assert at.number_input(key="manual.kv_heads").value == 3
+    assert any("num_key_value_heads" in warning.value.replace("\\", "") for warning in at.warning)
+    assert figures(at) == before
+    checked(at.number_input(key="manual.heads").set_value(33).run())
+    assert (at.number_input(key="manual.heads").value, at.number_input(key="manual.kv_heads").value) == (33, 3)
+    assert not at.warning
+    assert figures(at) != before
+
+
 def test_a_hub_that_is_away_keeps_the_inputs_and_offers_ways_on(no_hub: None) -> None:
     at = opened("training", v="1", b="4")
     checked(at.text_input(key="model.id").set_value("someone/something").run())

@@ -19,13 +19,15 @@ from ui.settings import ConfigChoice, HubChoice, ModelChoice, PresetChoice, is_f
 
 _REFUSED = "model_refused"
 _TYPED = "model_typed"
+_DRAFT = "model_draft"
+"""A shape by hand that cannot be, kept as it was typed until it can or another model is chosen."""
 _PASTE_LIMIT = 262_144
 _OWN = "~"
 """The repository's own weights, no GGUF file."""
 
 
 def _take(choice: ModelChoice) -> None:
-    st.session_state[_REFUSED] = st.session_state[_TYPED] = None
+    st.session_state[_REFUSED] = st.session_state[_TYPED] = st.session_state[_DRAFT] = None
     state.put(state.current().model_copy(update={"model": choice}))
 
 
@@ -163,7 +165,8 @@ def _upload(words: Words) -> None:
 
 
 def _editor(words: Words, shape: ModelShape | None) -> None:
-    shown = ManualShape() if shape is None else like(shape)
+    draft = cast("ManualShape | None", st.session_state.get(_DRAFT))
+    shown = draft or (ManualShape() if shape is None else like(shape))
 
     def write(name: str, value: Any) -> None:
         changed = shown.model_copy(update={name: value})
@@ -172,7 +175,7 @@ def _editor(words: Words, shape: ModelShape | None) -> None:
         try:
             kept, _ = compact.smallest(changed.config())
         except CalculatorError as error:
-            st.session_state[_REFUSED] = error
+            st.session_state[_REFUSED], st.session_state[_DRAFT] = error, changed
         else:
             _take(ConfigChoice(config=kept))
 
