@@ -18,7 +18,6 @@ UNCOUNTED = (
     "zero_allgather_bucket",
     "zero_prefetch_bucket",
     "zero_max_live_parameters",
-    "peft_version",
 )
 """Fields of the plan that the bill does not count: a plan that sets one is told so."""
 

@@ -1,16 +1,19 @@
 """Optimizers: bytes of state per trained parameter, and what a step makes for itself.
 
 Sources: PyTorch 2.14 ``torch/optim`` (adam.py, sgd.py, _muon.py), bitsandbytes 0.50 ``optim/optimizer.py``,
-transformers 5.24 ``optimization.py`` (Adafactor).
+transformers 5.24 ``optimization.py`` (Adafactor) and ``trainer.py`` (embeddings of 8-bit optimizers), GaLore
+``galore_torch/adamw.py`` and ``galore_projector.py``, schedule_free ``adamw_schedulefree.py``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 from calculator.training.plan import TrainingPlan
-from calculator.training.recipe import BYTES, Recipe
+from calculator.training.recipe import BYTES, TRAINERS, Recipe
 from calculator.training.template import rounded
 
 SMALL_TENSOR = 4096
@@ -32,77 +35,156 @@ class StepMemory(NamedTuple):
     wide_gradients: int = 0
 
 
-def _moments(plan: TrainingPlan) -> int:
-    return {"sgd": 0, "none": 0, "sgd_momentum": 1, "lion": 1, "muon": 1, "adafactor": 0}.get(plan.optimizer, 2)
+def together(one: StepMemory, other: StepMemory, plan: TrainingPlan) -> StepMemory:
+    """Tensors of two types under one optimizer: foreach AdamW takes one type after the other and still names the
+    first's roots while it makes the second's; anything else works tensor by tensor."""
+    added = StepMemory(*(a + b for a, b in zip(one, other, strict=True)))
+    if plan.optimizer in ("adamw_foreach", "schedule_free"):
+        return added
+    return added._replace(temporary=max(one.temporary, other.temporary))
 
 
-def step_memory(tensors: Sequence[tuple[int, ...]], plan: TrainingPlan, recipe: Recipe) -> StepMemory:
-    """States and temporaries for trained tensors of the given shapes (as tuples of element counts by dimension)."""
-    sizes = [_product(t) for t in tensors]
-    item = BYTES[recipe.state]
-    name = "galore_adamw" if plan.method == "galore" else plan.optimizer
-    if name == "none" or not sizes:
+Dims = tuple[int, ...]
+
+
+class Tables(NamedTuple):
+    """Shapes of the embeddings and of the head, which optimizers for matrices leave to AdamW."""
+
+    embedding: tuple[Dims, ...] = ()
+    head: tuple[Dims, ...] = ()
+
+    def have(self, dims: Dims) -> bool:
+        return dims in self.embedding or dims in self.head
+
+
+NO_TABLES = Tables()
+
+
+class _Held(NamedTuple):
+    """What an optimizer holds between steps and makes within one, a master copy left out."""
+
+    states: int
+    temporary: int
+    host: int = 0
+
+
+def step_memory(tensors: Sequence[Dims], plan: TrainingPlan, recipe: Recipe, tables: Tables = NO_TABLES) -> StepMemory:
+    """States and temporaries for trained tensors of the given shapes (as tuples of element counts by dimension), in
+    their order."""
+    sizes = [prod(t) for t in tensors]
+    if plan.optimizer == "none" or not sizes:
         return StepMemory(0, 0)
+    held = _held(tensors, sizes, plan, recipe, tables)
     master = sum(rounded(4 * n) for n in sizes) if recipe.master else 0
-    working = 4.0 if recipe.master else item
-    if name in ("adamw_8bit", "paged_adamw_8bit"):
-        return _eight_bit(sizes, paged=name.startswith("paged"))
-    if name == "paged_adamw_32bit":
-        small = sum(2 * rounded(4 * n) for n in sizes if n < PAGED_FROM)
-        return StepMemory(small, 0, host_states=sum(8 * n for n in sizes if n >= PAGED_FROM))
-    if name == "adafactor":
-        factored = sum(
-            rounded(4 * sum(t)) if len(t) > 1 else rounded(4 * n) for t, n in zip(tensors, sizes, strict=True)
-        )
-        return StepMemory(factored + master, 3 * max(rounded(4 * n) for n in sizes))
-    if name in ("galore_adamw", "apollo"):
-        return _projected(tensors, item)
-    moments = _moments(plan)
-    states = moments * sum(rounded(int(item * n)) for n in sizes)
-    temporary = 0
-    if name == "adamw_fused":
-        states += 512 * len(sizes)
-    elif name == "adamw_foreach":
-        temporary = sum(rounded(int(working * n)) for n in sizes)
-    elif name == "adamw_loop":
-        temporary = 2 * max(rounded(int(working * n)) for n in sizes)
-    elif name == "muon":
-        temporary = 4 * max(rounded(2 * n) for n in sizes)
     gradients = sum(rounded(int(BYTES[recipe.gradient] * n)) for n in sizes)
     wide = sum(rounded(4 * n) for n in sizes) if recipe.master and recipe.gradient != "fp32" else 0
-    return StepMemory(states + master, temporary, master=master, gradients=gradients, wide_gradients=wide)
+    return StepMemory(held.states + master, held.temporary, held.host, master, gradients, wide)
 
 
-def _eight_bit(sizes: Sequence[int], *, paged: bool) -> StepMemory:
+def _held(tensors: Sequence[Dims], sizes: Sequence[int], plan: TrainingPlan, recipe: Recipe, tables: Tables) -> _Held:
+    item = BYTES[recipe.state]
+    working = 4.0 if recipe.master else item
+    match "galore_adamw" if plan.method == "galore" else plan.optimizer:
+        case "adamw_8bit" | "paged_adamw_8bit" as name:
+            wide = tables.embedding if plan.framework in TRAINERS else ()
+            return _eight_bit(tensors, paged=name.startswith("paged"), wide=wide)
+        case "paged_adamw_32bit":
+            small = sum(2 * rounded(4 * n) for n in sizes if n < PAGED_FROM)
+            return _Held(small, 0, sum(8 * n for n in sizes if n >= PAGED_FROM))
+        case "adafactor":
+            return _adafactor(tensors, copies=working < 4)
+        case "galore_adamw":
+            return _galore(tensors, item, tables)
+        case "apollo":
+            return _apollo(tensors, item, tables)
+        case "muon":
+            return _muon(tensors, item, working, tables)
+        case name:
+            moments = {"sgd": 0, "sgd_momentum": 1, "lion": 1}.get(name, 2)
+            states = moments * sum(rounded(int(item * n)) for n in sizes)
+            return _Held(states + (512 * len(sizes) if name == "adamw_fused" else 0), _temporary(name, sizes, working))
+
+
+def _temporary(name: str, sizes: Sequence[int], item: float) -> int:
+    """AdamW's roots of the second moments: all at once, or one tensor's with the quotient."""
+    if name in ("adamw_foreach", "schedule_free"):
+        return sum(rounded(int(item * n)) for n in sizes)
+    return 2 * max(rounded(int(item * n)) for n in sizes) if name == "adamw_loop" else 0
+
+
+def _eight_bit(tensors: Sequence[Dims], *, paged: bool, wide: Sequence[Dims]) -> _Held:
+    """``wide``: transformers' Trainer registers fp32 states for every nn.Embedding."""
     on_card = host = 0
-    for n in sizes:
-        if n < SMALL_TENSOR:
-            on_card += 2 * rounded(4 * n)
-            continue
-        both = 2 * (rounded(n) + rounded(4 * -(-n // 256)))
-        if paged and n >= PAGED_FROM:
-            host += 2 * n
-            on_card += both - 2 * rounded(n)
+    embeddings = Counter(wide)
+    for t in tensors:
+        n = prod(t)
+        pages = paged and n >= PAGED_FROM
+        if n < SMALL_TENSOR or embeddings[t]:
+            embeddings[t] -= 1
+            states, statistics = 2 * rounded(4 * n), 0
         else:
-            on_card += both
-    return StepMemory(on_card + 2 * 1024, 0, host_states=host)
+            states, statistics = 2 * rounded(n), 2 * rounded(4 * -(-n // 256))
+        host += states if pages else 0
+        on_card += statistics + (0 if pages else states)
+    return _Held(on_card + 2 * 1024, 0, host)
 
 
-def _projected(tensors: Sequence[tuple[int, ...]], item: float, rank: int = 128) -> StepMemory:
+def _adafactor(tensors: Sequence[Dims], *, copies: bool) -> _Held:
+    """Row and column means of the squared gradient over the last two dimensions, in fp32; a vector keeps its whole
+    square. ``copies``: 16-bit gradients and weights are copied to fp32 first. The step squares the gradient and adds a
+    constant while the update of the tensor before is still named."""
+    states = temporary = before = 0
+    for t in tensors:
+        n = prod(t)
+        states += rounded(4 * n) if len(t) < 2 else rounded(4 * (n // t[-1])) + rounded(4 * (n // t[-2]))
+        wide = rounded(4 * n)
+        temporary = max(temporary, (4 if copies else 2) * wide + before)
+        before = wide
+    return _Held(states, temporary)
+
+
+def _matrix(t: Dims, tables: Tables) -> bool:
+    return len(t) == 2 and not tables.have(t)
+
+
+def _muon(tensors: Sequence[Dims], item: float, working: float, tables: Tables) -> _Held:
+    """One momentum for matrices inside layers, AdamW for all else (torch's class refuses other shapes). The iteration
+    holds the momentum's look-ahead, the running matrix, two products and their sum in bf16, and two Gram matrices."""
+    matrices = [t for t in tensors if _matrix(t, tables)]
+    rest = [prod(t) for t in tensors if not _matrix(t, tables)]
+    states = sum(rounded(int(item * prod(t))) for t in matrices) + 2 * sum(rounded(int(item * n)) for n in rest)
+    turned = (
+        rounded(int(working * prod(t))) + 4 * rounded(2 * prod(t)) + 2 * rounded(2 * min(t) ** 2) for t in matrices
+    )
+    return _Held(states, max([*turned, _temporary("adamw_foreach", rest, working) if rest else 0]))
+
+
+def _galore(tensors: Sequence[Dims], item: float, tables: Tables, rank: int = 128) -> _Held:
+    """GaLore's AdamW: projected moments and the projection; in fp32 that is a slice, which keeps the whole factor
+    alive. Every 200 steps a singular value decomposition in fp32: the matrix, its copy and both factors."""
     states = temporary = 0
     for t in tensors:
-        n = _product(t)
-        if len(t) == 2 and min(t) > rank:
+        n = prod(t)
+        if _matrix(t, tables) and min(t) > rank:
             long, short = max(t), min(t)
-            states += 2 * rounded(int(item * long * rank)) + rounded(int(item * short * rank))
+            kept = short if item == 4 else rank
+            states += 2 * rounded(int(item * long * rank)) + rounded(int(item * short * kept))
+            factors = rounded(4 * n) + rounded(4 * short * short)
+            temporary = max(temporary, factors + (1 if item == 4 else 2) * rounded(4 * n))
+        else:
+            states += 2 * rounded(int(item * n))
+            temporary = max(temporary, 2 * rounded(int(item * n)))
+    return _Held(states, temporary)
+
+
+def _apollo(tensors: Sequence[Dims], item: float, tables: Tables, rank: int = 128) -> _Held:
+    """Moments in a randomly projected space; the update is the whole gradient, scaled."""
+    states = temporary = 0
+    for t in tensors:
+        n = prod(t)
+        if _matrix(t, tables) and min(t) > rank:
+            states += 2 * rounded(int(item * max(t) * rank)) + rounded(int(item * min(t) * rank))
             temporary = max(temporary, rounded(int(item * n)))
         else:
             states += 2 * rounded(int(item * n))
-    return StepMemory(states, temporary)
-
-
-def _product(t: tuple[int, ...]) -> int:
-    n = 1
-    for d in t:
-        n *= d
-    return n
+    return _Held(states, temporary)

@@ -13,7 +13,7 @@ from calculator.training.optimizer import step_memory
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import BYTES, adapted, resolve
 from calculator.training.settings import numerics
-from calculator.training.statics import trained_tensors
+from calculator.training.statics import tables_of, trained_tensors
 from calculator.training.template import rounded
 
 
@@ -44,7 +44,8 @@ def parts(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Mapping[str, Seque
     if adapted(plan):
         found["adapter_parameters"] = [rounded(int(prod(t) * BYTES[recipe.adapter])) for t in trained]
     if plan.optimizer != "none":
-        alone = {dims: step_memory((dims,), plan, recipe) for dims in set(trained)}
+        tables = tables_of(book, n)
+        alone = {dims: step_memory((dims,), plan, recipe, tables) for dims in set(trained)}
         found["optimizer_states"] = [size for t in trained for size in _halves(alone[t].states)]
         if plan.optimizer == "adamw_foreach":
             found["optimizer_temporary"] = [alone[t].temporary for t in trained]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from calculator.model.shape import ModelShape
 from calculator.training.plan import TrainingPlan
+from calculator.training.stack import before
 
 BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
 
@@ -76,7 +77,7 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
     adapter = (
         plan.adapter_dtype
         or (weight if sharded_quantised else None)
-        or ("fp32" if plan.framework in PEFT_FRAMEWORKS else weight)
+        or ("fp32" if plan.framework in PEFT_FRAMEWORKS and _cast_up(plan) else weight)
     )
     trained = adapter if adapted(plan) else ("fp32" if plan.precision.startswith("fsdp_mixed") else weight)
     if adapted(plan):
@@ -93,6 +94,24 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
         adapter=adapter,
         held="fp32" if plan.precision.startswith("fsdp_mixed") and not adapted(plan) else weight,
     )
+
+
+def _cast_up(plan: TrainingPlan) -> bool:
+    """Whether PEFT holds adapters in fp32: made so up to 0.5, cast so by ``autocast_adapter_dtype`` since 0.12; in
+    between they took the base weight's type where that is a floating-point one (``peft/tuners/lora/layer.py``,
+    ``update_layer``)."""
+    release = plan.peft_version
+    return plan.base_quant != "none" or before(release, 0, 6) or not before(release, 0, 12)
+
+
+def copied(recipe: Recipe, plan: TrainingPlan) -> Recipe:
+    """The recipe of whole copies of embedding and head beside adapters: they keep the frozen ones' type, since only
+    adapter layers are cast up (``peft/utils/other.py`` ModulesToSaveWrapper, ``cast_adapter_dtype``). Under a master
+    copy all that is trained has the same bytes."""
+    if plan.precision.startswith("mixed") or not adapted(plan):
+        return recipe
+    own = recipe.small
+    return recipe._replace(adapter=own, gradient=plan.grad_dtype or own, state=plan.optimizer_state_dtype or own)
 
 
 TRAINERS = ("hf_trainer", "axolotl", "llamafactory", "ms_swift", "unsloth")

@@ -11,10 +11,10 @@ from calculator.model.shape import ModelShape
 from calculator.training.compiled import Compiled
 from calculator.training.holdings import Weights, bytes_of, statistics_of
 from calculator.training.numerics import Numerics
-from calculator.training.optimizer import StepMemory, step_memory
+from calculator.training.optimizer import StepMemory, Tables, step_memory, together
 from calculator.training.parallel import Part
 from calculator.training.plan import TrainingPlan
-from calculator.training.recipe import BYTES, Recipe, adapted
+from calculator.training.recipe import BYTES, TRAINERS, Recipe, adapted, copied
 from calculator.training.sharding import FSDP, UnitBytes
 from calculator.training.template import rounded
 
@@ -51,6 +51,7 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, par
             plan.sharding in FSDP,
             plan.base_quant,
             plan.optimizer,
+            plan.framework in TRAINERS,
             n.experts,
             n.code,
             n.degrees,
@@ -76,18 +77,26 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, par
     statistics = {i: statistics_of(units.blocks[i], plan) for i in set(order)}
     item = BYTES[recipe.adapter]
     elements = sum(prod(dims) for dims in trained)
-    dense = _less(trained, expert_dims)
+    copies, as_copied = copied_tensors(book, plan, n, part), copied(recipe, plan)
+    dense = _less(trained, expert_dims)[: len(trained) - len(expert_dims) - len(copies)]
+    tables = tables_of(book, n)
     made = Statics(
         trained=trained,
         trained_elements=elements,
         largest=max((prod(dims) for dims in trained), default=0),
-        memory=step_memory(dense, plan, recipe),
-        expert_memory=step_memory(expert_dims, plan, recipe),
+        memory=together(step_memory(dense, plan, recipe, tables), step_memory(copies, plan, as_copied, tables), plan),
+        expert_memory=step_memory(expert_dims, plan, recipe, tables),
         parameters=sum(sizes[id(g)] for g in groups) - expert_bytes + book.buffers_bytes,
         expert_parameters=expert_bytes,
         expert_elements=sum(prod(dims) for dims in expert_dims),
         whole=sum(statistics[i] for i in order),
-        adapter_parameters=sum(rounded(int(prod(dims) * item)) for dims in trained) if adapted(plan) else 0,
+        adapter_parameters=sum(
+            rounded(int(prod(dims) * each))
+            for some, each in ((dense, item), (copies, BYTES[as_copied.adapter]))
+            for dims in some
+        )
+        if adapted(plan)
+        else 0,
         units=tuple(unit_bytes(book, plan, recipe, n, part, statistics)),
     )
     if len(_statics) > 128:
@@ -106,6 +115,14 @@ def _less(all_: tuple[tuple[int, ...], ...], some: tuple[tuple[int, ...], ...]) 
         else:
             kept.append(dims)
     return tuple(kept)
+
+
+def tables_of(book: Compiled, n: Numerics) -> Tables:
+    """Dimensions of embeddings and head."""
+    units = book.units_for(n)
+    return Tables(
+        tuple(w.dims for w in units.embedding if len(w.dims) > 1), tuple(w.dims for w in units.head if len(w.dims) > 1)
+    )
 
 
 def layers_of(shape: ModelShape, part: Part) -> tuple[int, ...]:
@@ -150,8 +167,13 @@ def trained_tensors(
     part = part or Part(book.shape.order)
     if not adapted(plan):
         return tuple(w.dims for group in groups_of(book, n, part) for w in group)
-    found = [dims for i in part.layers for dims in book.adapters(i, n)]
-    if plan.adapter is not None and plan.adapter.train_embeddings:
-        units = book.units_for(n)
-        found += [w.dims for w in (*(units.embedding if part.embedding else ()), *(units.head if part.head else ()))]
-    return tuple(found)
+    found = tuple(dims for i in part.layers for dims in book.adapters(i, n))
+    return found + copied_tensors(book, plan, n, part)
+
+
+def copied_tensors(book: Compiled, plan: TrainingPlan, n: Numerics, part: Part) -> tuple[tuple[int, ...], ...]:
+    """Dimensions of embedding and head where they are trained whole beside adapters, as copies of the frozen ones."""
+    if not adapted(plan) or plan.adapter is None or not plan.adapter.train_embeddings:
+        return ()
+    units = book.units_for(n)
+    return tuple(w.dims for w in (*(units.embedding if part.embedding else ()), *(units.head if part.head else ())))
