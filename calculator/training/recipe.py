@@ -76,11 +76,12 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
     sharded_quantised = plan.base_quant != "none" and plan.sharding in ("fsdp1", "fsdp2", "hsdp")
     adapter = (
         plan.adapter_dtype
+        or (weight if master else None)
         or (weight if sharded_quantised else None)
         or ("fp32" if plan.framework in PEFT_FRAMEWORKS and _cast_up(plan) else weight)
     )
     trained = adapter if adapted(plan) else ("fp32" if plan.precision.startswith("fsdp_mixed") else weight)
-    if adapted(plan):
+    if adapted(plan) and not master:
         gradient = trained
     state = "fp32" if master else trained
     return Recipe(
@@ -90,7 +91,7 @@ def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:
         autocast=autocast,
         gradient=plan.grad_dtype or gradient,
         state=plan.optimizer_state_dtype or state,
-        master=master and not adapted(plan),
+        master=master,
         adapter=adapter,
         held="fp32" if plan.precision.startswith("fsdp_mixed") and not adapted(plan) else weight,
     )
@@ -108,7 +109,7 @@ def copied(recipe: Recipe, plan: TrainingPlan) -> Recipe:
     """The recipe of whole copies of embedding and head beside adapters: they keep the frozen ones' type, since only
     adapter layers are cast up (``peft/utils/other.py`` ModulesToSaveWrapper, ``cast_adapter_dtype``). Under a master
     copy all that is trained has the same bytes."""
-    if plan.precision.startswith("mixed") or not adapted(plan):
+    if recipe.master or not adapted(plan):
         return recipe
     own = recipe.small
     return recipe._replace(adapter=own, gradient=plan.grad_dtype or own, state=plan.optimizer_state_dtype or own)
@@ -135,4 +136,5 @@ PEFT_FRAMEWORKS = (
     "other",
 )
 """Frameworks whose adapters are PEFT's, which keeps them in fp32 (``autocast_adapter_dtype``); the rest use the run's
-own type."""
+own type. An engine with a master copy casts the whole module, adapters with it, to 16 bit (DeepSpeed
+``runtime/engine.py`` _configure_distributed_model; Megatron makes them so)."""

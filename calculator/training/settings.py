@@ -9,8 +9,8 @@ from calculator.model.shape import Attention, ModelShape, MoeMlp
 from calculator.training.numerics import AttentionImpl, Numerics, Stored
 from calculator.training.parallel import degrees, share
 from calculator.training.plan import TrainingPlan
-from calculator.training.recipe import Recipe, adapted
-from calculator.training.stack import adapter_dropout, chunk_form, liger_chunk, outputs_held, stack_of
+from calculator.training.recipe import Recipe, adapted, resolve
+from calculator.training.stack import HUGGING_FACE, adapter_dropout, chunk_form, liger_chunk, outputs_held, stack_of
 from calculator.training.stretches import HeadForm
 from calculator.training.tape import PADDED, ROW_KINDS
 
@@ -114,15 +114,19 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
 
 
 def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
+    """The head and the loss. A decoder with modelling code of its own may leave the cast to autocast; without that
+    (DeepSpeed) the published runs contradict each other, so the library's form stays."""
+    casts = resolve(shape, plan).autocast is not None
+    own = shape.kind == "decoder" and not shape.loss_upcast and casts and plan.framework in HUGGING_FACE
     return HeadForm(
         vocab=share(shape.vocab, plan.tp),
         norm=shape.final_norm,
         tied=shape.tied and plan.framework != "litgpt",
         softcap=shape.final_softcap,
-        upcast=shape.loss_upcast,
+        upcast=not own,
         kernel=plan.loss,
         chunked=chunk_form(plan),
-        era=stack_of(plan).era,
+        era="shifted_held" if own else stack_of(plan).era,
         outputs_held=outputs_held(plan),
         outputs_fp32=plan.convert_outputs_fp32,
     )

@@ -16,8 +16,8 @@ from calculator.training.tape import CHUNK, ONE, PADDED, SCORES, SEQ, SHIFTED, T
 
 Era = Literal["padded", "shifted_held", "shifted_freed"]
 """How the library shifts labels against logits: since transformers 4.49 it pads the labels (``padded``); 4.46 to 4.48
-copy the shifted fp32 logits and hold the 16-bit ones (``shifted_held``); up to 4.45 the 16-bit ones are overwritten
-first (``shifted_freed``)."""
+copy the shifted fp32 logits and hold the 16-bit ones (``shifted_held``, also the form of model code of its own that
+never casts them up); up to 4.45 the 16-bit ones are overwritten first (``shifted_freed``)."""
 
 
 class HeadForm(NamedTuple):

@@ -47,4 +47,11 @@ def test_copies_of_embedding_and_head_keep_the_base_type() -> None:
 
 def test_a_master_copy_evens_all_trained_weights() -> None:
     mixed = held(None, adapter=Adapter(rank=16, train_embeddings=True), precision="mixed_bf16", framework="deepspeed")
-    assert mixed["optimizer_states"] == pytest.approx(8 * (RANK16 + TABLES), rel=1e-3)
+    assert mixed["adapter_parameters"] == pytest.approx(2 * (RANK16 + TABLES), rel=1e-3)
+    assert mixed["optimizer_states"] == pytest.approx(12 * (RANK16 + TABLES), rel=1e-3)
+
+
+def test_deepspeed_casts_adapters_to_16_bit_and_keeps_a_master_copy() -> None:
+    mixed = held(None, precision="mixed_bf16", framework="deepspeed", sharding="zero2", n_gpus=4)
+    assert mixed["adapter_parameters"] == pytest.approx(2 * RANK16, rel=1e-3)
+    assert mixed["optimizer_states"] == pytest.approx(12 * RANK16 / 4, rel=1e-3)

@@ -51,6 +51,7 @@ def qwen(cfg: Config) -> ModelShape:
         prefix="transformer.",
         layer_prefix="transformer.h.{i}.",
         embedding_dropout=cfg.number("emb_dropout_prob", "embd_pdrop", default=0.0, high=1.0),
+        loss_upcast=False,
     )
     visual = cfg.sub("visual")
     if visual is None:
