@@ -2,8 +2,8 @@
 
 from calculator import serving
 from ui.inputs.serving import plan_inputs
-from ui.screen import open_screen
+from ui.screen import open_screen, with_drafter
 from ui.views.serving import serving_page
 
-if screen := open_screen(plan_inputs, files=True):
+if (screen := open_screen(plan_inputs, files=True)) and (screen := with_drafter(screen)):
     serving_page(screen, serving.bill)

@@ -49,7 +49,8 @@ SERVING_KEYS: Mapping[str, str] = MappingProxyType({
     "concurrency": "cc", "context_tokens": "ct", "practical_share": "sf", "tp": "stp", "pp": "spp", "dp": "sdp",
     "ep": "sep", "dcp": "sdc", "n_gpu_layers": "gl", "ttft_goal_s": "tf", "tpot_goal_s": "to",
     "request_lengths": "rl", "prompt_median_tokens": "rlp", "prompt_spread": "rls", "output_median_tokens": "rlo",
-    "output_spread": "rlt",
+    "output_spread": "rlt", "speculative": "sd", "draft_model": "dm", "draft_tokens": "dt", "max_loras": "nl",
+    "max_lora_rank": "nr",
 })  # fmt: skip
 """Short keys of the plans' fields. A field that has none yet travels under its own name."""
 
@@ -61,6 +62,7 @@ _IGNORED = re.compile(r"utm_\w+|gclid|fbclid|msclkid|ref|embed|embed_options")
 """What mail programs, search engines and embedding add to an address."""
 
 _WORD = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]*$", max_length=40)]
+_MODEL = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]*(/[A-Za-z0-9_.-]+)?$", max_length=120)]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHOWN_LENGTH = 40
 _MOST = 2**60
@@ -294,6 +296,8 @@ def _fields_of(
         kind: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
         if info.annotation is str:
             kind = _WORD
+        elif name == "draft_model":
+            kind = _MODEL | None
         elif info.annotation == str | None:
             kind = _WORD | None
         default = getattr(defaults, name)

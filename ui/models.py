@@ -21,6 +21,7 @@ from ui.settings import ConfigChoice, HubChoice, ModelChoice, PresetChoice
 TOKEN_KEY = "hub_token"
 """Session state only: a token is in no link, no log and no cache."""
 _LAST = "model_last"
+_DRAFT = "draft_last"
 
 
 def from_text(written: str) -> ModelChoice:
@@ -69,6 +70,19 @@ def load(choice: ModelChoice) -> LoadedModel | CalculatorError:
     return model
 
 
+def draft(written: str) -> LoadedModel | CalculatorError:
+    """The model that drafts for the chosen one, by preset key or hub id; asked once while its name stays."""
+    kept = st.session_state.get(_DRAFT)
+    if kept is not None and kept[0] == written:
+        return cast("LoadedModel | CalculatorError", kept[1])
+    try:
+        model: LoadedModel | CalculatorError = _load(from_text(written))
+    except CalculatorError as error:
+        model = error
+    st.session_state[_DRAFT] = (written, model)
+    return model
+
+
 def stored(model: LoadedModel) -> StoredWeights | None:
     """The weight bytes that the files' headers tell, None where no headers were read. One object a model, since engines
     remember by it what they laid out."""
@@ -78,6 +92,7 @@ def stored(model: LoadedModel) -> StoredWeights | None:
 def forget() -> None:
     """Ask again on the next run."""
     st.session_state.pop(_LAST, None)
+    st.session_state.pop(_DRAFT, None)
 
 
 def _load(choice: ModelChoice) -> LoadedModel:

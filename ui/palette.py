@@ -34,6 +34,8 @@ COLOURS: Mapping[str, str] = MappingProxyType({
     "weights": "#2f4bc7",
     "kv_cache": "#2fb088",
     "state": "#0b6b50",
+    "draft": "#7a4fc0",
+    "lora": "#b0307e",
     "activation": "#f2c14e",
     "cuda_graphs": "#c4620a",
     "non_torch": "#c3a6e8",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
@@ -12,6 +12,7 @@ from calculator.errors import CalculatorError
 from calculator.hardware import Gpu
 from calculator.lookup import LoadedModel
 from calculator.model.weights import StoredWeights
+from calculator.serving.drafts import with_draft
 from ui import frame, models, state
 from ui.i18n import Words
 from ui.inputs.hardware import hardware_inputs
@@ -63,3 +64,17 @@ def open_screen(plan_inputs: Callable[[Words], None], *, files: bool = False) ->
     settings = state.current()
     gpu = hardware.resolve(settings.gpu, settings.gpu_capacity_bytes)
     return Screen(settings, words, model, gpu, models.stored(model))
+
+
+def with_drafter(screen: Screen) -> Screen | None:
+    """The screen with the model that the plan names for drafting; None where it cannot be had, which the page says."""
+    written = screen.settings.serving_plan().draft_model
+    if written is None:
+        return screen
+    with st.spinner(screen.words("ui.fetching", id=written), show_time=True):
+        found = models.draft(written)
+    if isinstance(found, CalculatorError):
+        notes.refusal(found, screen.words)
+        return None
+    shape = with_draft(screen.model.shape, found.shape)
+    return replace(screen, model=screen.model.model_copy(update={"shape": shape}))

@@ -15,6 +15,7 @@ from calculator.errors import NotAConfigError, PlanError, TooLargeError
 from calculator.hardware import Gpu
 from calculator.jsonin import LIMIT_BYTES, parse_object
 from calculator.lookup import LoadedModel
+from calculator.serving.drafts import with_draft
 from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
 from calculator.text import Text, text
 from calculator.training.plan import Adapter, TrainingPlan
@@ -50,6 +51,9 @@ def compute(
     if gpu.assumption is not None:
         assumptions = (*assumptions, gpu.assumption)
     loaded = load_model(model, revision)
+    if isinstance(plan, ServingPlan) and plan.draft_model is not None:
+        drafted = with_draft(loaded.shape, load_model(plan.draft_model).shape)
+        loaded = loaded.model_copy(update={"shape": drafted})
     return Result(loaded, plan, gpu, _bill(loaded, plan, gpu, replay), assumptions)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from calculator.errors import BadValueError, NotALanguageModelError
-from calculator.model.build import linear
+from calculator.model.build import linear, table
 from calculator.model.config import Config, check_is_config
 from calculator.model.decoder import DTYPES
 from calculator.model.families.encoders import labels
@@ -78,11 +78,14 @@ def _family(cfg: Config) -> str:
 
 def _headed(cfg: Config, shape: ModelShape, architecture: str) -> ModelShape:
     """Without its head where the architecture is the bare model, as in embedding repositories; with a classifier's
-    where it is one, as in reward models and rerankers."""
+    where it is one, as in reward models and rerankers; with that over a reduced vocabulary in EAGLE-3's drafts."""
     if shape.kind != "decoder" or shape.towers:
         return shape
     if not architecture:
         cfg.notes.assume("assumption.causal_head", key="architectures")
+    if "Eagle3" in architecture and cfg.has("draft_vocab_size"):
+        reduced = table("lm_head.weight", cfg.integer("draft_vocab_size"), shape.hidden, component="head")
+        return shape.model_copy(update={"head": (reduced,), "tied": False})
     if BARE_MODEL.fullmatch(architecture):
         return shape.model_copy(update={"head": (), "tied": False})
     if "ForSequenceClassification" in architecture:

@@ -302,7 +302,7 @@ class ModelShape(Frozen):
     ``embedding`` holds token and position tables, ``final`` what stands between the last layer and the head,
     ``head`` the output projection (empty when ``tied``). ``encoder_order`` is for encoder-decoder models and indexes
     ``blocks`` too. ``shared_layers``: all layers are one set of weights (ALBERT). ``layer_prefix`` is the path of
-    layer ``{i}`` in the checkpoint.
+    layer ``{i}`` in the checkpoint. ``draft`` is the model that drafts for this one where a plan names it.
     """
 
     model_type: str
@@ -336,6 +336,7 @@ class ModelShape(Frozen):
     encoder_layer_prefix: str = ""
     cache_refusal: Text | None = None
     assumptions: tuple[Text, ...] = ()
+    draft: ModelShape | None = None
 
     @property
     def layers(self) -> int:

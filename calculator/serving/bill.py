@@ -11,9 +11,10 @@ from calculator.errors import PlanError
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.model.stored import StoredWeights
+from calculator.serving.drafts import method_of
 from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tensorrt_llm, tgi, transformers, vllm
 from calculator.serving.plan import ServingPlan
-from calculator.serving.start import ZERO, Cache, Span, Start, Term
+from calculator.serving.start import ZERO, Cache, Span, Start, Term, extra_span
 from calculator.serving.unused import unused
 from calculator.sources import Source
 from calculator.text import Text, text
@@ -52,6 +53,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     engine's own), and ``UnknownFamilyError`` for a model whose cache no formula covers."""
     if shape.cache_refusal is not None:
         _ = shape.cache
+    method_of(shape, plan)
     begin = _STARTS.get(plan.engine)
     if begin is None:
         raise PlanError("serving.unknown_engine", field="engine", engine=plan.engine)
@@ -93,7 +95,7 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     one = cache.needed(1, begun.max_model_len)
     pool = begun.pool
     fixed = begun.weights.span + begun.activation.span + begun.non_torch.span + begun.context.span
-    fixed += begun.cuda_graphs.span + (begun.state.span if begun.state else ZERO)
+    fixed += begun.cuda_graphs.span + (begun.state.span if begun.state else ZERO) + extra_span(begun.extras)
     refusal = begun.refusal or _refusal(begun, one, fixed + pool, gpu)
     starts = refusal is None
     taken = starts or begun.pool_follows_wish
@@ -122,7 +124,7 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     cached = bool(cache.bytes_per_token or cache.state_bytes_per_sequence)
     most = cache.concurrency(pool.value, begun.max_model_len) if cached else float(begun.max_num_seqs)
     figures = ServingFigures(
-        weights_bytes=begun.weights.span.value, activation_bytes=_printed(begun).value,
+        weights_bytes=_loaded(begun).value, activation_bytes=_printed(begun).value,
         non_torch_bytes=begun.non_torch.span.value, cuda_graph_bytes=begun.cuda_graphs.span.value,
         kv_pool_bytes=pool.value, kv_tokens=tokens, max_concurrency=most, bytes_per_token=cache.bytes_per_token,
         state_bytes_per_sequence=cache.state_bytes_per_sequence, budget_bytes=begun.budget_bytes,
@@ -159,6 +161,11 @@ def _requests(cache: Cache, pool: int, context: int, shared: int) -> float:
         return cache.concurrency(pool, context)
     one = cache.needed(1, context)
     return max(pool - shared, 0) / max(one - shared, 1)
+
+
+def _loaded(begun: Start) -> Span:
+    """What an engine's log calls the model's memory: weights, drafts and adapter slots."""
+    return begun.weights.span + extra_span([row for row in begun.extras if row[0] in ("draft", "lora")])
 
 
 def _printed(begun: Start) -> Span:
@@ -206,6 +213,8 @@ def _items(begun: Start, held: Span, pool_text: Text, gpu: Gpu) -> tuple[Item, .
     ]
     if begun.state is not None:
         rows.insert(2, ("state", begun.state, "tensor", ("serve",)))
+    for key, term in reversed(begun.extras):
+        rows.insert(1, (key, term, "tensor", _PHASES))
     items = [_item(key, term, layer, phases) for key, term, layer, phases in rows]
     taken = Span(0, 0, 0)
     for _, term, _, _ in rows:
@@ -248,7 +257,7 @@ def _phases(items: tuple[Item, ...]) -> tuple[Phase, ...]:
 def _ranges(begun: Start, pool: Span, process: Range) -> dict[str, Range]:
     """Low and high of every figure that is not exact. A pool below nothing counts as empty."""
     found = {
-        "weights_bytes": _range(begun.weights.span),
+        "weights_bytes": _range(_loaded(begun)),
         "activation_bytes": _range(_printed(begun)),
         "compute_buffer_bytes": _range(begun.activation.span),
         "non_torch_bytes": _range(begun.non_torch.span),

@@ -31,7 +31,11 @@ _PROGRAMS: dict[Engine, list[str]] = {
     "lmdeploy": ["lmdeploy", "serve", "api_server", "{model}"],
     "tgi": ["text-generation-launcher", "--model-id", "{model}"],
 }
-
+_DEFAULT_LORAS: dict[Engine, int] = {"vllm": 1, "sglang": 8}
+"""Adapters of a batch where a command only turns them on (vllm/config/lora.py, sglang/srt/server_args.py)."""
+_ADAPTER_FILES: frozenset[tuple[str, str]] = frozenset((("tgi", "lora-adapters"), ("llama_cpp", "lora")))
+"""Flags that name the adapters themselves: they are counted, and kept as they are."""
+_SGLANG_METHODS = {"mtp": "NEXTN", "draft_model": "STANDALONE"}
 
 _DEFAULT = ServingPlan.model_validate({})
 
@@ -118,16 +122,19 @@ def _outwards(flag: Flag, value: Any) -> Any:
 def _specials(plan: ServingPlan) -> list[str]:
     """Flags that are made of several fields."""
     words: list[str] = []
+    if plan.engine in _DEFAULT_LORAS and plan.max_loras:
+        words.append("--enable-lora")
     if plan.engine == "vllm":
         if plan.ep > 1:
             words.append("--enable-expert-parallel")
-        if plan.max_loras:
-            words.append("--enable-lora")
         if plan.speculative is not None:
-            config = {"method": plan.speculative, "num_speculative_tokens": max(plan.draft_tokens, 1)}
+            config: dict[str, Any] = {"method": plan.speculative}
+            if plan.draft_model is not None:
+                config["model"] = plan.draft_model
+            config["num_speculative_tokens"] = max(plan.draft_tokens, 1)
             words += ["--speculative-config", json.dumps(config, separators=(",", ":"))]
     if plan.engine == "sglang" and plan.speculative is not None:
-        words += ["--speculative-algorithm", plan.speculative.upper()]
+        words += ["--speculative-algorithm", _SGLANG_METHODS.get(plan.speculative, plan.speculative.upper())]
     if plan.engine == "llama_cpp" and plan.kv_cache_dtype in ("q8_0", "q5_1", "q4_0", "bf16"):
         words += ["--cache-type-v", plan.kv_cache_dtype]
     return words
@@ -146,6 +153,7 @@ class _Reader:
         self.flags = {name: flag for flag in FLAGS[engine] for name in flag.names}
         self.specials: dict[str, Callable[[str], None]] = {
             "speculative-config": self._speculative, "speculative-algorithm": self._algorithm,
+            "speculative-model": self._drafter, "num-speculative-tokens": self._drafted,
         }  # fmt: skip
 
     def read(self, words: list[str]) -> None:
@@ -182,13 +190,16 @@ class _Reader:
         elif name in ("enable-expert-parallel", "ep") and self.engine == "vllm":
             self.experts = True
         elif name == "enable-lora":
-            self.fields.setdefault("max_loras", 1)
+            self.fields.setdefault("max_loras", _DEFAULT_LORAS.get(self.engine, 1))
         elif root in self.specials and value is not None:
             self.specials[root](json.dumps({inner: _plain(value)}) if inner else value)
         elif flag is not None and inner and flag.kind == "json" and value is not None:
             self.fields[flag.field] = {**(self.fields.get(flag.field) or {}), inner: _plain(value)}
         elif flag is not None and not inner:
             self._set(flag, written, value)
+        elif (self.engine, name) in _ADAPTER_FILES and value is not None:
+            self.fields["max_loras"] = self.fields.get("max_loras", 0) + len(value.split(","))
+            self.kept += [written, value]
         elif name in HARMLESS[self.engine]:
             if name not in _SECRET:
                 self.kept += [written] if value is None else [written, value]
@@ -232,15 +243,31 @@ class _Reader:
         if not isinstance(config, dict):
             raise PlanError("command.bad_value", field="speculative", text=value[:60])
         method = config.get("method")
-        if method is None and config.get("model") is not None:
-            method = "draft_model"
+        model = config.get("model")
+        if method is None and isinstance(model, str) and "speculative" not in self.fields:
+            method = _method_of_name(model)
         if method is not None:
             self.fields["speculative"] = "mtp" if "mtp" in str(method) else str(method)
+        if isinstance(model, str) and "ngram" not in model:
+            self.fields["draft_model"] = model
         if isinstance(config.get("num_speculative_tokens"), int):
             self.fields["draft_tokens"] = config["num_speculative_tokens"]
 
+    def _drafter(self, value: str) -> None:
+        """vLLM's flag before it had a JSON object for all of it."""
+        if value == "[ngram]":
+            self.fields["speculative"] = "ngram"
+        else:
+            self.fields |= {"speculative": _method_of_name(value), "draft_model": value}
+
+    def _drafted(self, value: str) -> None:
+        if not value.isdigit():
+            raise PlanError("command.bad_value", field="draft_tokens", text=value[:60])
+        self.fields["draft_tokens"] = int(value)
+
     def _algorithm(self, value: str) -> None:
-        self.fields["speculative"] = "mtp" if value.upper() in ("NEXTN", "MTP") else value.lower()
+        known = {written: method for method, written in _SGLANG_METHODS.items()} | {"MTP": "mtp"}
+        self.fields["speculative"] = known.get(value.upper(), value.lower())
 
     def command(self) -> Command:
         fields = self.fields
@@ -264,6 +291,15 @@ def _from_environment(environment: dict[str, str], reader: _Reader) -> None:
         reader.fields["n_gpus"] = max(listed, int(reader.fields.get("n_gpus", 1)))
     if environment.get("VLLM_USE_V1") == "0" and reader.engine == "vllm":
         reader.fields["runner"] = "v0"
+
+
+def _method_of_name(model: str) -> str:
+    """The method that vLLM takes from a draft model's name (vllm/config/speculative.py)."""
+    lowered = model.lower()
+    for method in ("eagle3", "eagle", "medusa"):
+        if method in lowered:
+            return method
+    return "draft_model"
 
 
 def _plain(value: str) -> Any:

@@ -131,6 +131,7 @@ FLAGS: Mapping[str, tuple[Flag, ...]] = MappingProxyType(
             Flag(("disable-radix-cache",), "prefix_caching", "off"),
             Flag(("enable-dp-attention",), "dp_attention", "on"),
             Flag(("quantization",), "weights", "text", MappingProxyType({"fp8": "fp8"})),
+            Flag(("speculative-draft-model-path", "speculative-draft-model"), "draft_model", "text"),
             Flag(("speculative-num-draft-tokens",), "draft_tokens"),
             Flag(("max-loras-per-batch",), "max_loras"),
             Flag(("max-lora-rank",), "max_lora_rank"),

@@ -9,6 +9,7 @@ from calculator.model.shape import ModelShape, Tensor
 from calculator.model.stored import StoredWeights
 from calculator.model.weights import WeightLayout, stored_weights
 from calculator.precision import Format, weight_format
+from calculator.serving.drafts import method_of
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split
 from calculator.serving.weights import VOCAB_PADDING, RankWeights, Recent, rank_weights
@@ -33,7 +34,15 @@ def load(
     """Weight bytes of every stage's rank, as stored or in the plan's format; with ``stored`` scaled, component by
     component, to what the files' headers say. ``sizer`` is the engine's own layout, told apart by ``variant``;
     ``chosen`` the format that it makes of the plan's."""
-    key = (plan.engine, plan.weights, split, plan.speculative == "mtp", id(stored), plan.pp_layer_partition, variant)
+    key = (
+        plan.engine,
+        plan.weights,
+        split,
+        method_of(shape, plan) == "mtp",
+        id(stored),
+        plan.pp_layer_partition,
+        variant,
+    )
     if chosen is None and plan.weights is not None:
         chosen = weight_format(plan.weights)
 
@@ -59,7 +68,7 @@ def _load(
         return whole * factors.get(tensor.component, 1.0)
 
     return rank_weights(
-        shape, split, size, by_layer=layout.by_layer, padding=VOCAB_PADDING, mtp=plan.speculative == "mtp",
+        shape, split, size, by_layer=layout.by_layer, padding=VOCAB_PADDING, mtp=method_of(shape, plan) == "mtp",
         partition=plan.pp_layer_partition,
     )  # fmt: skip
 

@@ -25,7 +25,8 @@ class ServingPlan(Frozen):
     sliding windows as full attention; ``mla`` False stores full heads, as releases before MLA did;
     ``pp_layer_partition`` lists the layers of each stage, ``pp_rank`` asks for one stage's bill (None: the tightest);
     ``limit_mm_per_prompt`` the items of each modality that a
-    request may hold. ``speculative`` with ``draft_tokens`` tokens a step; ``draft_bytes`` are a draft model's weights.
+    request may hold. ``speculative`` is the method of drafting (``calculator.serving.drafts``) with ``draft_tokens``
+    tokens a step; ``draft_model`` names the drafting model, and ``draft_bytes`` replace its derived weights.
     ``max_loras`` adapters of ``max_lora_rank`` are kept in slots. ``cpu_offload_bytes`` of weights stay on the host,
     ``swap_space_bytes`` and ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the
     same and cached once. llama.cpp and Ollama: ``n_ubatch``, ``kv_unified``, ``flash_attn``, ``swa_full``,
@@ -69,6 +70,7 @@ class ServingPlan(Frozen):
     pp_rank: int | None = Field(None, ge=0)
     limit_mm_per_prompt: dict[str, int] | None = None
     speculative: str | None = None
+    draft_model: str | None = Field(None, max_length=200)
     draft_tokens: int = Field(0, ge=0, le=1024)
     draft_bytes: int = Field(0, ge=0)
     max_loras: int = Field(0, ge=0, le=4096)

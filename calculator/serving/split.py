@@ -61,10 +61,15 @@ def split_of(plan: ServingPlan, shape: ModelShape) -> Split:
         raise PlanError("serving.dcp_tp", field="dcp", dcp=split.dcp, tp=split.tp)
     if moe and split.ep > 1:
         _check_experts(shape, split)
+    check_layers(shape, split)
+    return split
+
+
+def check_layers(shape: ModelShape, split: Split) -> None:
+    """Raises ``PlanError`` where heads or widths of a layer cannot be divided among the ranks."""
     if split.tp > 1:
         for index in set(shape.order):
             _check_block(shape, index, split)
-    return split
 
 
 def _check_experts(shape: ModelShape, split: Split) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -50,6 +51,18 @@ class Term:
     divided_by: int = 1
 
 
+Rows = tuple[tuple[str, Term], ...]
+"""Items of a bill by key."""
+
+
+def extra_span(extras: Iterable[tuple[str, Term]]) -> Span:
+    """The terms together."""
+    total = ZERO
+    for _, term in extras:
+        total += term.span
+    return total
+
+
 class Cache(Protocol):
     """How an engine lays out keys, values and states. All bytes are of one GPU, the tightest rank."""
 
@@ -88,7 +101,8 @@ class Start:
     ``pool`` is what the engine gives to the cache; ``budget_bytes`` what its memory setting allows in all.
     ``graphs_reserved`` is held back for CUDA graphs before the pool is sized (0 where they come on top);
     ``graphs_in_activation`` says that the engine prints it as part of the activation peak. ``request_tokens`` is a
-    request's length where the plan does not say (0: ``max_model_len``).
+    request's length where the plan does not say (0: ``max_model_len``). ``extras`` are further items by key that stand
+    beside the weights: "draft", "lora", "encoder_cache".
     """
 
     weights: Term
@@ -108,6 +122,7 @@ class Start:
     replicas: int
     rank: str
     state: Term | None = None
+    extras: Rows = ()
     graphs_reserved: int = 0
     graphs_in_activation: bool = False
     request_tokens: int = 0

@@ -12,34 +12,26 @@ from calculator.text import Text, text
 _LLAMA_CPP = ("n_gpu_layers", "n_ubatch", "kv_unified", "flash_attn", "swa_full", "experts_on_cpu", "tensor_split")
 _VLLM = ("sampler", "runner", "hybrid_kv_cache_manager", "limit_mm_per_prompt")
 _FREE = ("free_memory_bytes",)
-_DRAFT = ("draft_bytes", "speculative")
-_LORA = ("max_loras",)
+_DRAFT = ("draft_bytes", "draft_model", "speculative")
 _PREFILL = ("chunked_prefill", "chunked_prefill_size")
 
 UNUSED: MappingProxyType[Engine, tuple[str, ...]] = MappingProxyType(
     {
         "vllm": (*_LLAMA_CPP, *_FREE),
-        "sglang": (*_LLAMA_CPP, *_VLLM, *_LORA, "chunked_prefill", "dcp"),
-        "tensorrt_llm": (*_LLAMA_CPP, *_VLLM, *_LORA, *_PREFILL),
-        "lmdeploy": (*_LLAMA_CPP, *_VLLM, *_LORA, *_PREFILL, *_DRAFT),
-        "tgi": (*_LLAMA_CPP, *_VLLM, *_LORA, *_PREFILL, *_DRAFT),
-        "transformers": (*_LLAMA_CPP, *_VLLM, *_LORA, *_PREFILL, *_DRAFT, "memory_fraction"),
-        "llama_cpp": (*_VLLM, *_LORA, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size"),
-        "ollama": (*_VLLM, *_LORA, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size"),
+        "sglang": (*_LLAMA_CPP, *_VLLM, "chunked_prefill", "dcp"),
+        "tensorrt_llm": (*_LLAMA_CPP, *_VLLM, *_PREFILL),
+        "lmdeploy": (*_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT),
+        "tgi": (*_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT),
+        "transformers": (*_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, "memory_fraction"),
+        "llama_cpp": (*_VLLM, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size"),
+        "ollama": (*_VLLM, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size"),
     }
 )  # fmt: skip
 """Fields by engine that change nothing on its bill. A test sets each and compares."""
 
-DRAFTS_INSIDE = ("mtp", "ngram")
-"""Kinds of speculation that load no model of their own: layers of the target, or a look-up in the prompt."""
-
 
 def unused(plan: ServingPlan) -> tuple[Text, ...]:
-    """What the plan sets in vain on its engine, and a draft model whose weights nobody has named."""
+    """What the plan sets in vain on its engine."""
     fields = type(plan).model_fields
     named = [name for name in UNUSED.get(plan.engine, ()) if getattr(plan, name) != fields[name].default]
-    said = [text("serving.assume.unused", names=", ".join(named))] if named else []
-    drafts = plan.speculative is not None and "speculative" not in named
-    if drafts and plan.speculative not in DRAFTS_INSIDE and not plan.draft_bytes:
-        said.append(text("serving.assume.draft_unknown", method=str(plan.speculative)))
-    return tuple(said)
+    return (text("serving.assume.unused", names=", ".join(named)),) if named else ()

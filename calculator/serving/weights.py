@@ -52,7 +52,8 @@ def share(tensor: Tensor, split: Split, kv_heads: int, vocab_padding: int = VOCA
     return 1.0
 
 
-def _kv_heads(block: Block) -> int:
+def kv_heads_of(block: Block) -> int:
+    """Cached heads of a layer, 0 without softmax attention."""
     return block.mixer.kv_heads if isinstance(block.mixer, Attention) else 0
 
 
@@ -76,7 +77,7 @@ def rank_weights(
         if not by_layer and index in kinds:
             return kinds[index]
         block = shape.blocks[index]
-        heads = _kv_heads(block)
+        heads = kv_heads_of(block)
         total = sum(size(t, number) * share(t, split, heads, padding) for t in block.tensors)
         kinds[index] = total
         return total
@@ -88,7 +89,7 @@ def rank_weights(
     towers = [t.model_copy(update={"name": v.prefix + t.name}) for v in shape.towers for t in v.tensors]
     towers += shape.projector
     first = outside(shape.embedding) + outside(towers) + _encoder(shape, split, size, padding)
-    last = outside(shape.final) + (outside(shape.mtp) if mtp else 0.0)
+    last = outside(shape.final) + (_drafting(shape, split, size, padding) if mtp else 0.0)
     if not shape.tied:
         last += outside(shape.head)
     elif split.pp > 1:
@@ -100,9 +101,21 @@ def rank_weights(
     return RankWeights(tuple(round(total) for total in totals), spans)
 
 
+def _drafting(shape: ModelShape, split: Split, size: Bytes, padding: int) -> float:
+    """Layers for multi-token prediction. The copies of embedding and head that DeepSeek's files hold are given up for
+    the model's own, the embedding's only where both stand on one stage (vllm/v1/spec_decode/eagle.py)."""
+    heads = max((kv_heads_of(block) for block in shape.blocks), default=0)
+    total = 0.0
+    for tensor in shape.mtp:
+        copied = tensor.name.endswith("shared_head.head.weight")
+        copied |= split.pp == 1 and tensor.name.endswith("embed_tokens.weight") and ".layers." in tensor.name
+        total += 0.0 if copied else size(tensor, None) * share(tensor, split, heads, padding)
+    return total
+
+
 def _encoder(shape: ModelShape, split: Split, size: Bytes, padding: int) -> float:
     blocks = (shape.blocks[index] for index in shape.encoder_order)
-    return sum(size(t, None) * share(t, split, _kv_heads(b), padding) for b in blocks for t in b.tensors)
+    return sum(size(t, None) * share(t, split, kv_heads_of(b), padding) for b in blocks for t in b.tensors)
 
 
 class Recent:

@@ -12,6 +12,7 @@ from calculator.cli import main
 from calculator.cli.commands import PLANS
 from calculator.cli.options import choices, is_flag, is_list, option_fields
 from calculator.hardware import catalogue
+from calculator.serving.drafts import ALL
 
 MODELS = (
     "qwen2.5-0.5b", "qwen3-30b-a3b", "deepseek-v2-lite", "gemma-3-4b", "gpt-oss-20b", "qwen3.5-0.8b", "llama-4-scout",
@@ -33,6 +34,10 @@ def values(name: str, field: FieldInfo) -> st.SearchStrategy[str]:
         return st.sampled_from(allowed)
     if name == "gpu":
         return st.sampled_from([*catalogue(), "custom"])
+    if name == "draft_model":
+        return st.sampled_from(MODELS)
+    if name == "speculative":
+        return st.sampled_from((*ALL, "zzz"))
     if name == "weights":
         return st.sampled_from(WEIGHTS)
     if name.endswith("_version"):

@@ -57,6 +57,20 @@ READ: list[tuple[str, str, dict[str, Any]]] = [
      {"weights": "fp8", "cpu_offload_bytes": 10 * 2**30}),
     ("vllm serve m --speculative-config.method mtp --speculative-config.num_speculative_tokens 3", "vllm",
      {"speculative": "mtp", "draft_tokens": 3}),
+    ("""vllm serve m --speculative-config '{"model": "yuhuili/EAGLE3-x", "num_speculative_tokens": 2}'""", "vllm",
+     {"speculative": "eagle3", "draft_model": "yuhuili/EAGLE3-x", "draft_tokens": 2}),
+    ("""vllm serve m --speculative-config '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}'""",
+     "vllm", {"speculative": "ngram", "draft_tokens": 4}),
+    ("vllm serve m --speculative-model org/small --num-speculative-tokens 5", "vllm",
+     {"speculative": "draft_model", "draft_model": "org/small", "draft_tokens": 5}),
+    ("vllm serve m --speculative_model [ngram] --num_speculative_tokens 5", "vllm",
+     {"speculative": "ngram", "draft_tokens": 5}),
+    ("python -m sglang.launch_server --model m --speculative-algorithm STANDALONE "
+     "--speculative-draft-model-path org/small --speculative-num-draft-tokens 4", "sglang",
+     {"speculative": "draft_model", "draft_model": "org/small", "draft_tokens": 4}),
+    ("python -m sglang.launch_server --model m --enable-lora --max-lora-rank 64", "sglang",
+     {"max_loras": 8, "max_lora_rank": 64}),
+    ("text-generation-launcher --model-id m --lora-adapters a/b,c/d", "tgi", {"max_loras": 2}),
     ("vllm serve m --enable-lora --max-loras 4 --max-lora-rank 64", "vllm", {"max_loras": 4, "max_lora_rank": 64}),
     ("python3 -m vllm.entrypoints.openai.api_server --model m \\\n  --pipeline-parallel-size 2 \\\n &",
      "vllm", {"pp": 2, "n_gpus": 2}),
@@ -136,6 +150,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int": st.integers(1, 32), "tokens": st.integers(1, 10**6), "float": st.sampled_from([0.25, 0.5, 0.85, 0.9]),
     "gib": st.integers(1, 64).map(lambda n: n * 2**30), "bytes": st.integers(1, 10**12),
     "floats": st.lists(st.sampled_from([1.0, 2.0, 2.5]), min_size=1, max_size=4).map(tuple),
+    "text": st.just("org/draft-1B"),
     "json": st.dictionaries(st.sampled_from(["image", "video"]), st.integers(0, 9), min_size=1),
 }  # fmt: skip
 
@@ -157,6 +172,11 @@ def plans(draw: st.DrawFn) -> ServingPlan:
             values[flag.field] = draw(VALUES[flag.kind])
     tp, pp, dp = (int(values.get(name, 1)) for name in ("tp", "pp", "dp"))
     values["n_gpus"] = tp * pp * (1 if values.get("dp_attention") else dp)
+    if engine in ("vllm", "sglang"):
+        values["speculative"] = draw(st.sampled_from([None, "ngram", "mtp", "eagle3", "draft_model"]))
+        if engine == "vllm" and values["speculative"] is not None:
+            values["draft_tokens"] = draw(st.integers(1, 8))
+            values["draft_model"] = draw(st.sampled_from([None, "org/draft-1B"]))
     if engine == "vllm" and draw(st.booleans()):
         values["ep"] = tp * dp
     return ServingPlan.model_validate(values)

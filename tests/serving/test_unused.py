@@ -17,7 +17,7 @@ VALUES: dict[str, Any] = {
     "n_gpu_layers": 10, "n_ubatch": 64, "kv_unified": True, "flash_attn": True, "swa_full": True,
     "experts_on_cpu": True, "tensor_split": (1.0,), "sampler": "torch", "runner": "v1",
     "hybrid_kv_cache_manager": False, "limit_mm_per_prompt": {"image": 0}, "free_memory_bytes": 10 << 30,
-    "draft_bytes": 1 << 30, "speculative": "eagle3", "max_loras": 4, "chunked_prefill": True,
+    "draft_bytes": 1 << 30, "speculative": "eagle3", "draft_model": "org/draft", "chunked_prefill": True,
     "chunked_prefill_size": 512, "memory_fraction": 0.5, "kv_cache_memory_bytes": 1 << 30, "block_size": 64, "dcp": 2,
 }  # fmt: skip
 CASES = [(engine, name) for engine, names in UNUSED.items() for name in names]
@@ -34,11 +34,3 @@ def test_what_is_named_changes_nothing(engine: Any, name: str) -> None:
     assert {i.key: i.bytes for i in found.items} == {i.key: i.bytes for i in plain.items}
     assert found.need == plain.need
     assert any(a.id == "serving.assume.unused" and name in str(a.values["names"]) for a in found.assumptions)
-
-
-def test_a_draft_without_weights_is_said() -> None:
-    shape, gpu = load_preset("llama-3.1-8b").shape, resolve("h100-80gb-sxm")
-    ids = [a.id for a in bill(shape, ServingPlan(speculative="eagle3", max_model_len=8192), gpu).assumptions]
-    assert "serving.assume.draft_unknown" in ids
-    named = ServingPlan(speculative="eagle3", draft_bytes=1 << 30, max_model_len=8192)
-    assert "serving.assume.draft_unknown" not in [a.id for a in bill(shape, named, gpu).assumptions]

@@ -88,14 +88,14 @@ class Form:
             **state.bound(self._key(name), value, write),
         )  # fmt: skip
 
-    def words_of(self, name: str, *, placeholder: str) -> None:
+    def words_of(self, name: str, *, placeholder: str, longest: int = 40) -> None:
         """A short text, empty for none."""
 
         def write(written: str) -> None:
-            self.write(name, written.strip()[:40] or None)
+            self.write(name, written.strip()[:longest] or None)
 
         st.text_input(
-            self._label(name), max_chars=40, placeholder=placeholder, autocomplete="off", help=self._help(name),
+            self._label(name), max_chars=longest, placeholder=placeholder, autocomplete="off", help=self._help(name),
             **state.bound(self._key(name), getattr(self.plan, name) or "", write),
         )  # fmt: skip
 

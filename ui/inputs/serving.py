@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from calculator.serving.drafts import METHODS, WITHOUT_MODEL
 from calculator.serving.releases import RELEASES
 from ui import state
 from ui.i18n import Words
@@ -76,6 +77,15 @@ def plan_inputs(words: Words) -> None:
         form.fraction("practical_share", optional=False)
         if plan.engine in WITH_GRAPHS:
             form.toggle("cuda_graphs")
+        if plan.engine in METHODS:
+            form.select("speculative", (None, *METHODS[plan.engine]), none="ui.off")
+            if plan.speculative is not None:
+                form.number("draft_tokens")
+            if plan.speculative not in (None, *WITHOUT_MODEL, "mtp"):
+                form.words_of("draft_model", placeholder=words("ui.auto_head"), longest=120)
+        form.number("max_loras")
+        if plan.max_loras:
+            form.number("max_lora_rank")
 
 
 def goal_inputs(words: Words) -> None:

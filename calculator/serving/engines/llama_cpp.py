@@ -14,11 +14,12 @@ from calculator.hardware import Gpu
 from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp, StateMixer
 from calculator.model.stored import StoredWeights
 from calculator.precision import KvFormat, kv_format
+from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.engines.gguf import Placement, place
 from calculator.serving.overheads import context_term
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import ceil_div, round_up
-from calculator.serving.start import Span, Start, Term
+from calculator.serving.split import Split, ceil_div, round_up
+from calculator.serving.start import Span, Start, Term, extra_span
 from calculator.sources import Source
 from calculator.text import Text, text
 from calculator.units import GIB, MIB
@@ -227,7 +228,8 @@ def begin(
         notes.append(text("serving.assume.flash_attn" if flash else "serving.assume.no_flash_attn"))
     held, context_memory = Span.about(device.weights_bytes, 0.01), context_term(gpu)
     pool = Span.exact(full + windows)
-    taken = held + pool + scratch + context_memory.span + Span.exact(states)
+    adapters = adapter_rows(shape, device.layers, Split(), plan, Adapted(experts=not plan.experts_on_cpu))
+    taken = held + extra_span(adapters) + pool + scratch + context_memory.span + Span.exact(states)
     refusal = None
     if taken.value > gpu.total_bytes:
         refusal = text("serving.refused.over_card", missing_bytes=taken.value - gpu.total_bytes)
@@ -264,6 +266,7 @@ def begin(
         state=state,
         needs_whole_request=False,
         pool_follows_wish=True,
+        extras=adapters,
         host_bytes=host,
         kv_full_bytes=full,
         kv_swa_bytes=windows,

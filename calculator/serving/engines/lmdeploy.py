@@ -9,13 +9,14 @@ from __future__ import annotations
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.model.stored import StoredWeights
+from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.cache import cache_format, layer_specs
 from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import split_of
-from calculator.serving.start import Span, Start, Term
+from calculator.serving.start import Span, Start, Term, extra_span
 from calculator.serving.versions import Version, parse
 from calculator.sources import Source
 from calculator.text import Text, text
@@ -64,7 +65,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     logits = (tokens + 2 * seqs) * shape.vocab * 2
     work = Span(logits, 0, 2 * logits)
     links, context = communication_term(gpu, split.tp * split.ep), context_term(gpu)
-    free = (held + work + links.span + context.span).rest_of(gpu.total_bytes)
+    adapters = adapter_rows(shape, weights.layers[0], split, plan, Adapted(experts=False))
+    free = (held + extra_span(adapters) + work + links.span + context.span).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:
         free = Span.exact(plan.free_memory_bytes)
     base = Span.exact(gpu.total_bytes) if of_total else free
@@ -95,7 +97,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         pool_formula=text("serving.item.pool.free", fraction=fraction, free_bytes=divided[0]),
         pool_source=source("src/turbomind/models/llama/BlockManager.cc"),
         cache=PagedCache(parts_of(specs, credit_windows=False), plan.block_size or BLOCK, states),
-        budget_bytes=pool.value + held.value + work.value + links.span.value,
+        extras=adapters,
+        budget_bytes=pool.value + held.value + extra_span(adapters).value + work.value + links.span.value,
         memory_fraction=fraction,
         max_model_len=length,
         max_num_seqs=seqs,

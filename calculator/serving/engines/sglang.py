@@ -5,18 +5,20 @@ Source: python/sglang/srt/server_args.py, model_executor/model_runner.py, mem_ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from calculator.hardware import Gpu
 from calculator.model.shape import LatentAttention, ModelShape
 from calculator.model.stored import StoredWeights
+from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.cache import cache_format, layer_specs
+from calculator.serving.drafts import WITHOUT_MODEL, Draft, draft_of, draft_rows, drafts_of, method_of
 from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
-from calculator.serving.pages import PagedCache, parts_of, state_bytes
+from calculator.serving.pages import PagedCache, Part, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import split_of
-from calculator.serving.start import Span, Start, Term
+from calculator.serving.start import ZERO, Span, Start, Term, extra_span
 from calculator.serving.versions import Version, parse
 from calculator.serving.workspace import logits_bytes, widest_layer
 from calculator.sources import Source
@@ -30,6 +32,14 @@ WINDOW_POOLS: Version = (0, 5, 0)
 """From here on window layers have a pool of their own; before, they were kept like full ones."""
 WINDOW_RATIO = 0.8
 """``swa_full_tokens_ratio``: tokens of the window pool over those of the full pool."""
+
+DRAFTS_INSIDE: Version = (0, 5, 15)
+"""From here on a draft model's weights and cache come out of the static share (model_executor/pool_configurator.py);
+before, the draft worker loaded them after the pool was sized, into a flat reserve."""
+EXPERTS_ADAPTED: Version = (0, 5, 10)
+"""From here on routed experts have adapter slots too (lora/mem_pool.py)."""
+DRAFTING_SEQS = 48
+"""``max_running_requests`` where a model drafts and nobody sets it (server_args.py)."""
 
 
 def source(path: str, versions: str = "0.3.6 to 0.5.23") -> Source:
@@ -85,7 +95,8 @@ def default_fraction(version: Version, total_bytes: int, plan: ServingPlan, chun
             if plan.tp >= least:
                 return share
         return 0.88
-    drafts = plan.speculative is not None
+    drafts = plan.speculative not in (None, *WITHOUT_MODEL)
+    whole = plan.speculative == "draft_model"
     if version < (0, 5, 4):
         gib = mib / 1024
         reserve = 32.0
@@ -93,15 +104,15 @@ def default_fraction(version: Version, total_bytes: int, plan: ServingPlan, chun
             if gib < limit:
                 reserve = base
                 break
-        reserve += (2 if drafts else 0) + (4 if plan.dp_attention else 0)
+        reserve += (6 if whole else 2 if drafts else 0) + (4 if plan.dp_attention else 0)
         return round((gib - reserve) / gib, 3)
     reserve = 512 + 1.5 * max(chunk, 2048) + 2 * batch + 1024 * ranks / 8
     if plan.dp_attention:
         reserve += 3 * batch * plan.dp + (1.5 * batch * plan.dp if batch > 300 else 0)
     if mib > 60 * 1024:
         reserve = max(reserve, 10 * 1024)
-    if drafts:
-        reserve += 1024 * (4 if version >= (0, 5, 10) else 2)
+    if drafts and version < DRAFTS_INSIDE:
+        reserve += 1024 * (6 if whole else 4 if version >= (0, 5, 10) else 2)
     return round((mib - reserve) / mib, 3)
 
 
@@ -141,8 +152,10 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     """The start of the tightest stage. ``free_memory_bytes`` is what is free after loading."""
     split = split_of(plan, shape)
     chosen = settings(shape, plan, gpu)
+    form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
+    draft, method = draft_of(shape, plan, split, form), method_of(shape, plan)
     weights = load(shape, plan, split, stored)
-    held = Span.about(weights.largest + plan.draft_bytes, 0.01)
+    held = Span.about(weights.largest, 0.01)
     stage = weights.stages.index(weights.largest)
     layers = weights.layers[stage]
     context, links = context_term(gpu), communication_term(gpu, split.tp * split.ep)
@@ -150,8 +163,11 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if plan.free_memory_bytes is not None:
         before = Span.exact(plan.free_memory_bytes + held.value)
     static = Span(*(int(chosen.fraction * end) for end in (before.value, before.low, before.high)))
-    pool = Span(static.value - held.value, static.low - held.high, static.high - held.low)
-    form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
+    inside = chosen.version >= DRAFTS_INSIDE
+    slots_of = Adapted(experts=chosen.version >= EXPERTS_ADAPTED)
+    adapters = adapter_rows(shape, layers, split, plan, slots_of)
+    charged = held + extra_span(adapters) + (draft.weights if inside else ZERO)
+    pool = Span(static.value - charged.value, static.low - charged.high, static.high - charged.low)
     specs = layer_specs(shape, layers, split.heads_tp, form)
     states = state_bytes(specs.items())
     state = None
@@ -160,12 +176,17 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if plan.kv_cache_memory_bytes is not None:
         pool = Span.exact(plan.kv_cache_memory_bytes)
     two_pools = chosen.version >= WINDOW_POOLS
+    parts = parts_of(specs, credit_windows=two_pools)
+    if inside and draft.layers:
+        parts = _with_draft(parts, draft.layers, len(layers))
     cache = PagedCache(
-        parts_of(specs, credit_windows=two_pools), _page(shape, plan), states, chosen.chunk, False,
-        WINDOW_RATIO if two_pools else 0.0,
+        parts, _page(shape, plan), states, chosen.chunk, False, WINDOW_RATIO if two_pools else 0.0,
     )  # fmt: skip
     tokens = cache.tokens(pool.value, chosen.context)
     seqs = plan.max_num_seqs or max(1, min(max(int(tokens / chosen.context * 512), 2048), 4096))
+    if plan.max_num_seqs is None and method not in (None, *WITHOUT_MODEL):
+        seqs = DRAFTING_SEQS // (plan.dp if plan.dp_attention else 1)
+    drafting = 0 if inside else (tokens + 2 * seqs * drafts_of(plan) + 100) * _token_bytes(draft)
     slots = (seqs + 1) * (chosen.context + 4) * 4
     rows = min(seqs, chosen.graph_batch)
     work = widest_layer(shape, split, layers, chosen.chunk) + logits_bytes(shape, rows, 2.5)
@@ -173,20 +194,20 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if not plan.cuda_graphs:
         graphs = Span.exact(0)
     return Start(
-        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp,
-                                pp=split.pp), "computed", source("model_loader"), split.tp * split.pp),
+        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp, pp=split.pp),
+                     "computed", source("model_loader"), split.tp * split.pp),
         activation=Term(Span(work, work // 2, 2 * work),
                         text("serving.item.workspace", batched_tokens=chosen.chunk, seqs_count=rows), "computed",
                         source("model_executor/model_runner.py")),
         non_torch=Term(links.span + Span.exact(slots + 384 * MIB),
-                       text("serving.item.sglang_buffers", slots_bytes=slots, ranks_count=split.tp), "calibrated",
-                       source("mem_cache/memory_pool.py")),
+                       text("serving.item.sglang_buffers", slots_bytes=slots, ranks_count=split.tp),
+                       "calibrated", source("mem_cache/memory_pool.py")),
         cuda_graphs=Term(graphs, text("serving.item.cuda_graphs", sizes_count=len(graph_sizes(chosen.graph_batch))),
                          "calibrated", source("model_executor/cuda_graph_runner.py")),
         context=context,
         pool=pool,
         pool_formula=text("serving.item.pool.static", fraction=chosen.fraction, free_bytes=before.value,
-                          weights_bytes=held.value + (state.span.value if state else 0)),
+                          weights_bytes=charged.value + (state.span.value if state else 0)),
         pool_source=source("model_executor/model_runner.py, profile_max_num_token"),
         cache=cache,
         budget_bytes=static.value,
@@ -197,9 +218,20 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         replicas=plan.dp,
         rank=str(stage),
         state=state,
+        extras=(*draft_rows(draft, drafting), *adapters),
         needs_whole_request=False,
-        assumptions=chosen.assumptions,
+        assumptions=(*chosen.assumptions, *draft.notes),
     )  # fmt: skip
+
+
+def _with_draft(parts: tuple[Part, ...], drafting: int, layers: int) -> tuple[Part, ...]:
+    """A token's bytes raised by the layers that draft, each counted like one of the model's own
+    (model_executor/pool_configurator.py)."""
+    return tuple(replace(part, token_bytes=int(part.token_bytes * (1 + drafting / layers))) for part in parts)
+
+
+def _token_bytes(draft: Draft) -> int:
+    return sum(spec.token_bytes * count for spec, count in draft.specs.items())
 
 
 def _state(pool: Span, states: int, plan: ServingPlan) -> tuple[Term, Span]:

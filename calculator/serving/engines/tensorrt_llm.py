@@ -9,13 +9,15 @@ from __future__ import annotations
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.model.stored import StoredWeights
+from calculator.serving.adapters import widest_rows
 from calculator.serving.cache import cache_format, layer_specs
+from calculator.serving.drafts import draft_of, draft_rows
 from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import split_of
-from calculator.serving.start import Span, Start, Term
+from calculator.serving.start import Span, Start, Term, extra_span
 from calculator.serving.versions import Version, parse
 from calculator.serving.workspace import logits_bytes, widest_layer
 from calculator.sources import Source
@@ -54,7 +56,10 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     split = split_of(plan, shape)
     weights = load(shape, plan, split, stored)
     stage = weights.stages.index(weights.largest)
-    held = Span.about(weights.largest + plan.draft_bytes, 0.02)
+    form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
+    draft = draft_of(shape, plan, split, form)
+    held = Span.about(weights.largest, 0.02)
+    extras = (*draft_rows(draft), *widest_rows(shape, weights.layers[stage], split, plan))
     length = plan.max_model_len or shape.max_context or 4096
     seqs = plan.max_num_seqs or BATCH
     tokens = plan.max_num_batched_tokens or TOKENS
@@ -68,22 +73,24 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     activation = Span(work, work // 2, work * 2)
     links, context = communication_term(gpu, split.tp * split.ep), context_term(gpu)
     buffers = Span(200 * MIB, 50 * MIB, 1200 * MIB)
-    free = (held + activation + links.span + context.span + buffers).rest_of(gpu.total_bytes)
+    taken = held + extra_span(extras) + activation + links.span + buffers
+    free = (taken + context.span).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:
         free = Span.about(plan.free_memory_bytes, PRINTED)
     pool = Span(*(int(fraction * end) for end in (free.value, free.low, free.high)))
     if plan.kv_cache_memory_bytes is not None:
         pool = Span.exact(plan.kv_cache_memory_bytes)
-    form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
     specs = layer_specs(shape, weights.layers[stage], split.tp, form)
+    for spec, count in draft.specs.items():
+        specs[spec] = specs.get(spec, 0) + count
     states = state_bytes(specs.items())
     cache = PagedCache(
         parts_of(specs, credit_windows=True), plan.block_size or tokens_per_block(version), states, tokens, True
     )
     graphs = Span(300 * MIB, 0, 1500 * MIB) if plan.cuda_graphs and version >= (1, 0, 0) else Span.exact(0)
     return Start(
-        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp,
-                                pp=split.pp), "computed", source("tensorrt_llm/models"), split.tp * split.pp),
+        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp, pp=split.pp),
+                     "computed", source("tensorrt_llm/models"), split.tp * split.pp),
         activation=Term(activation, text("serving.item.workspace", batched_tokens=tokens, seqs_count=seqs), "assumed",
                         source("docs/source/reference/memory.md")),
         non_torch=Term(links.span + buffers, text("serving.item.runtime_buffers", ranks_count=split.tp), "calibrated",
@@ -95,7 +102,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         pool_formula=text("serving.item.pool.free", fraction=fraction, free_bytes=free.value),
         pool_source=source("cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp"),
         cache=cache,
-        budget_bytes=pool.value + held.value + activation.value + links.span.value + buffers.value,
+        extras=extras,
+        budget_bytes=pool.value + taken.value,
         memory_fraction=fraction,
         max_model_len=length,
         max_num_seqs=seqs,
@@ -103,5 +111,5 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         replicas=plan.dp,
         rank=str(stage),
         needs_whole_request=False,
-        assumptions=tuple(notes),
+        assumptions=(*notes, *draft.notes),
     )  # fmt: skip

@@ -9,13 +9,14 @@ from __future__ import annotations
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.model.stored import StoredWeights
+from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.cache import cache_format, layer_specs
 from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import split_of
-from calculator.serving.start import Span, Start, Term
+from calculator.serving.start import Span, Start, Term, extra_span
 from calculator.serving.versions import Rule, Version, at, parse
 from calculator.serving.workspace import logits_bytes, widest_layer
 from calculator.sources import Source
@@ -60,7 +61,10 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     activation = Span(work, work // 2, 2 * work)
     links, context = communication_term(gpu, split.tp), context_term(gpu)
     outside = int((1 - fraction) * gpu.total_bytes)
-    free = (held + activation + links.span + context.span + Span.exact(outside)).rest_of(gpu.total_bytes)
+    adapters = adapter_rows(shape, weights.layers[0], split, plan, Adapted(experts=False))
+    free = (held + extra_span(adapters) + activation + links.span + context.span + Span.exact(outside)).rest_of(
+        gpu.total_bytes
+    )
     if plan.free_memory_bytes is not None:
         free = Span.exact(plan.free_memory_bytes)
     kept = int((1 - room.value) * fraction * gpu.total_bytes)
@@ -91,6 +95,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         ),
         pool_source=room.source,
         cache=cache,
+        extras=adapters,
         budget_bytes=int(fraction * gpu.total_bytes),
         memory_fraction=fraction,
         max_model_len=length,

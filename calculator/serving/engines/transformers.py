@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, LatentAttention, ModelShape
 from calculator.model.stored import StoredWeights
+from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.cache import Spec, cache_format, layer_specs
 from calculator.serving.loaded import load
 from calculator.serving.overheads import context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split
-from calculator.serving.start import Span, Start, Term
+from calculator.serving.start import Span, Start, Term, extra_span
 from calculator.serving.versions import Version, parse
 from calculator.serving.workspace import widest_layer
 from calculator.sources import Source
@@ -104,7 +105,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     work = max(widest_layer(shape, Split(), layers, prompt), positions * shape.vocab * each)
     activation = Span(work, work * 2 // 3, work * 3 // 2)
     context = context_term(gpu)
-    taken = held + pool + activation + context.span
+    adapters = adapter_rows(shape, layers, Split(), plan, Adapted(experts=False))
+    taken = held + extra_span(adapters) + pool + activation + context.span
     refusal = None
     if taken.value > gpu.total_bytes:
         refusal = text("serving.refused.over_card", missing_bytes=taken.value - gpu.total_bytes)
@@ -122,6 +124,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         pool_formula=text("serving.item.pool.grows", requests_count=requests, context_tokens=length),
         pool_source=source("cache_utils.py"),
         cache=cache,
+        extras=adapters,
         budget_bytes=gpu.total_bytes,
         memory_fraction=1.0,
         max_model_len=length,

@@ -9,17 +9,18 @@ from calculator.hardware import Gpu
 from calculator.model.shape import Attention, LatentAttention, ModelShape, Tensor
 from calculator.model.stored import StoredWeights
 from calculator.model.weights import WeightLayout
-from calculator.precision import KvFormat
-from calculator.serving.cache import Spec, attention_spec, cache_format, latent_spec, layer_specs
+from calculator.serving.adapters import adapter_rows
+from calculator.serving.cache import Spec, cache_format, layer_specs
+from calculator.serving.drafts import FED_BY_HIDDEN, NOTHING, Draft, draft_of, draft_rows, drafts_of
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activation
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
 from calculator.serving.engines.vllm_settings import Settings, settings
 from calculator.serving.engines.vllm_weights import (
+    adapted,
     check_blocks,
     chosen_format,
     latent_copies,
-    lora_slots,
     mxfp4_kernel,
     tensor_size,
 )
@@ -27,7 +28,7 @@ from calculator.serving.loaded import load
 from calculator.serving.overheads import context_term
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split, ceil_div, round_up, split_of
-from calculator.serving.start import ZERO, Span, Start, Term
+from calculator.serving.start import ZERO, Span, Start, Term, extra_span
 from calculator.serving.versions import Version
 from calculator.serving.weights import RankWeights
 from calculator.sources import Source
@@ -47,12 +48,13 @@ def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: 
     """The cache of one stage's layers."""
     form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
     specs = layer_specs(shape, layers, split.tp, form, drafts=drafts_of(plan))
-    if plan.speculative == "mtp" and layers.stop == shape.layers:
-        specs = _with_drafter(shape, specs, split, form)
     latent = next((b.mixer for b in shape.blocks if isinstance(b.mixer, LatentAttention)), None)
     version = chosen.version
     if latent is not None and (version < MLA_BACKEND or plan.mla is False):
         specs = {Spec("full", latent.heads // split.tp * 2 * form.vector_bytes(256)): len(layers)}
+    if layers.stop == shape.layers:
+        for spec, count in draft_of(shape, plan, split, form).specs.items():
+            specs[spec] = specs.get(spec, 0) + count
     block = plan.block_size or _block(latent, rules.capability_of(gpu), version)
     return lay_out(
         specs, cache_rules(version, chosen.runner, hybrid=plan.hybrid_kv_cache_manager is not False), block=block,
@@ -63,27 +65,6 @@ def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: 
 def _pages(chosen: Settings, plan: ServingPlan) -> int | None:
     """State pages of a request: one more for every drafted token, whose states may have to be taken back."""
     return chosen.state_pages + drafts_of(plan) if chosen.state_pages is not None else None
-
-
-def drafts_of(plan: ServingPlan) -> int:
-    """Tokens that are drafted a step; at least one where anything drafts."""
-    return max(plan.draft_tokens, 1) if plan.speculative is not None else 0
-
-
-def _with_drafter(shape: ModelShape, specs: dict[Spec, int], split: Split, form: KvFormat) -> dict[Spec, int]:
-    """The caches of the multi-token-prediction layers, which are full layers like the model's own."""
-    mixers = [shape.blocks[index].mixer for index in shape.order]
-    latent = next((m for m in mixers if isinstance(m, LatentAttention)), None)
-    plain = next((m for m in mixers if isinstance(m, Attention) and not m.window and not m.chunk), None)
-    if latent is not None:
-        own = latent_spec(latent, form)
-    elif plain is not None:
-        own = attention_spec(plain, split.tp, form)
-    else:
-        return specs
-    if not shape.mtp_layers:
-        return specs
-    return {**specs, own: specs.get(own, 0) + shape.mtp_layers}
 
 
 def _block(latent: LatentAttention | None, capability: float, version: Version) -> int:
@@ -104,6 +85,12 @@ def _in_flight(chosen: Settings, split: Split) -> int:
     if chosen.runner == "v2":
         return chosen.tokens * (split.pp + 1)
     return chosen.tokens * (2 if split.pp == 1 else split.pp)
+
+
+def drafting(shape: ModelShape, plan: ServingPlan, split: Split, *, last: bool) -> Draft:
+    """What is held for drafting on a stage: all of it on the last (vllm/v1/worker/gpu_model_runner.py)."""
+    form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
+    return draft_of(shape, plan, split, form) if last else NOTHING
 
 
 def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
@@ -149,25 +136,26 @@ def _stage(
     version, layers = chosen.version, weights.layers[number]
     last = number == len(weights.stages) - 1
     samples = last and not (chosen.runner == "v0" and chosen.chunked)
+    draft = drafting(shape, plan, split, last=last)
     run = Run(
         seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context, sampler=chosen.sampler,
         guessed_sampler=chosen.guessed_sampler, samples=samples, receives=not last,
-        chunked=chosen.chunked, modalities=_modalities(plan),
+        chunked=chosen.chunked, modalities=_modalities(plan), states_token_bytes=draft.kept_token_bytes,
     )  # fmt: skip
-    loaded = weights.stages[number] + latent_copies(shape, layers, split, version)
-    loaded += lora_slots(shape, layers, split, plan) + plan.draft_bytes // split.tp - plan.cpu_offload_bytes
+    loaded = weights.stages[number] + latent_copies(shape, layers, split, version) - plan.cpu_offload_bytes
     loaded = max(loaded, 0)
     held = loaded + rotary_bytes(shape)
     unsure = 1.03 if _unsure_kernel(shape, plan) else 1.01
     held_span = Span(held, int(held * 0.99), int(held * unsure))
+    extras = (*draft_rows(draft), *adapter_rows(shape, layers, split, plan, adapted(version)))
     work = activation(shape, split, layers, run, version, chosen.runner, gpu)
-    outside = _non_torch(shape, split, gpu, chosen, samples=last)
+    outside = _non_torch(shape, split, gpu, chosen, samples=last, fed=last and plan.speculative in FED_BY_HIDDEN)
     context = context_term(gpu).span
     if rules.context_in_budget(version, chosen.runner):
         outside, context = outside + context, ZERO
     graphs, reserved = _graphs(plan, chosen)
     budget = int(chosen.fraction * gpu.total_bytes)
-    charged = held_span + work.total + outside + reserved
+    charged = held_span + extra_span(extras) + work.total + outside + reserved
     pool = charged.rest_of(budget)
     if plan.kv_cache_memory_bytes is not None:
         pool = Span.exact(plan.kv_cache_memory_bytes)
@@ -201,10 +189,11 @@ def _stage(
         max_num_batched_tokens=chosen.tokens,
         replicas=plan.dp,
         rank=str(number),
+        extras=extras,
         gated_delta_scratch_bytes=work.scratch,
         graphs_reserved=reserved.value,
         graphs_in_activation=version >= rules.PERSISTENT_COUNTED,
-        assumptions=chosen.assumptions,
+        assumptions=(*chosen.assumptions, *draft.notes),
         refusal=_refused_at_once(gpu, chosen, budget, context),
     )  # fmt: skip
 
@@ -244,18 +233,18 @@ def rotary_bytes(shape: ModelShape) -> int:
     return sum(shape.max_context * width * 2 for width, _ in widths)
 
 
-def _non_torch(shape: ModelShape, split: Split, gpu: Gpu, chosen: Settings, *, samples: bool) -> Span:
+def _non_torch(shape: ModelShape, split: Split, gpu: Gpu, chosen: Settings, *, samples: bool, fed: bool) -> Span:
     value, low, high = rules.non_torch(
         chosen.version, chosen.runner, gpu, max(split.tp, split.ep, split.tp * split.dp), samples=samples
     )
     span = Span(int(value * GIB), int(low * GIB), int(high * GIB))
     if chosen.version >= rules.PERSISTENT_COUNTED:
-        kept = persistent_bytes(shape, split, chosen)
+        kept = persistent_bytes(shape, chosen) + (2 * chosen.tokens * shape.hidden if fed else 0)
         span = span + Span(kept, 0, kept)
     return span
 
 
-def persistent_bytes(shape: ModelShape, split: Split, chosen: Settings) -> int:
+def persistent_bytes(shape: ModelShape, chosen: Settings) -> int:
     """Buffers made with the runner: penalty state of the V2 runner (one more logits buffer and a bit mask), and the
     chunked-prefill workspace of MLA (vllm/v1/worker/gpu/sample/penalties.py, vllm/v1/attention/backends/mla)."""
     total = 0

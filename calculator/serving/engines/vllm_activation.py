@@ -26,7 +26,8 @@ MLA_ROWS = 65536
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The profiling run's settings: sequences, tokens of a step, 16-bit or wider model, which stage."""
+    """The profiling run's settings: sequences, tokens of a step, 16-bit or wider model, which stage, and the bytes a
+    token of hidden states that are kept for a drafter."""
 
     seqs: int
     tokens: int
@@ -37,6 +38,7 @@ class Run:
     receives: bool
     chunked: bool
     modalities: int
+    states_token_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def activation(
     """The peak of one stage's run; ``layers`` are its layers."""
     low, value, high = _sampler(shape, run, version, gpu)
     layer = _layers(shape, split, layers, run, version, runner)
-    kept = _moe_workspace(shape, split, layers, run, version)
+    kept = _moe_workspace(shape, split, layers, run, version) + run.states_token_bytes * run.tokens
     leftovers = _multimodal(shape, run, runner) if layers.start == 0 or shape.towers else 0
     cublas = cublas_bytes(gpu)
     extra = kept + cublas

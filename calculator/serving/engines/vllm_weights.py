@@ -7,6 +7,7 @@ from calculator.hardware import Gpu
 from calculator.model.shape import DenseMlp, LatentAttention, ModelShape, MoeMlp, Tensor
 from calculator.model.weights import WeightLayout
 from calculator.precision import Format, weight_format
+from calculator.serving.adapters import Adapted
 from calculator.serving.engines.vllm_rules import capability_of
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split, ceil_div, round_up
@@ -108,18 +109,13 @@ def latent_copies(shape: ModelShape, layers: range, split: Split, version: Versi
     return total
 
 
-def lora_slots(shape: ModelShape, layers: range, split: Split, plan: ServingPlan) -> int:
-    """Adapter slots of all linear layers, allocated whatever is loaded: slots x (r x in + r x out) x 2 bytes, the
-    sharded side divided (vllm/lora/layers, 0.33.0)."""
-    if not plan.max_loras:
-        return 0
-    total = 0.0
-    for layer in layers:
-        for tensor in shape.blocks[shape.order[layer]].tensors:
-            if tensor.kind != "linear" or len(tensor.shape) != 2:
-                continue
-            inside = tensor.in_features / (split.tp if tensor.split == "row" else 1)
-            outside = tensor.out_features / (split.tp if tensor.split in ("column", "kv") else 1)
-            copies = tensor.copies / split.expert_ranks if tensor.component == "experts" else tensor.copies
-            total += copies * (inside + outside)
-    return int(2 * plan.max_loras * plan.max_lora_rank * total)
+EXPERTS_ADAPTED: Version = (0, 11, 1)
+"""From here on routed experts have adapter slots too (vllm/lora/layers/fused_moe.py)."""
+EXTRA_VOCABULARY_DROPPED: Version = (0, 12, 0)
+"""Before this release 256 rows for added tokens stood beside embedding and head (``lora_extra_vocab_size``)."""
+
+
+def adapted(version: Version) -> Adapted:
+    """The matrices that get adapter slots in a release."""
+    extra = 0 if version >= EXTRA_VOCABULARY_DROPPED else 256
+    return Adapted(experts=version >= EXPERTS_ADAPTED, ends=True, extra=extra)
