@@ -90,8 +90,9 @@ class ServingFigures(Frozen):
     ``requests_at_context`` counts requests of the wished context over all replicas, capped by the slots that the
     engine opens. ``kv_needed_bytes`` is the cache of one request of ``max_model_len`` on one GPU,
     ``needed_pool_bytes`` that of all wished requests. ``starts`` is False where the engine refuses, and ``refusal``
-    then says why; ``longest_context_tokens`` is the longest single request that the pool holds. ``ranges`` holds low
-    and high of the figures that are not exact, by their names here.
+    then says why; ``moved`` says what of the model the engine moved to the host to start. ``longest_context_tokens`` is
+    the longest single request that the pool holds. ``ranges`` holds low and high of the figures that are not exact, by
+    their names here.
     """
 
     weights_bytes: int
@@ -108,6 +109,7 @@ class ServingFigures(Frozen):
     wished_requests: int
     starts: bool = True
     refusal: Text | None = None
+    moved: Text | None = None
     max_model_len: int = 0
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0

@@ -36,9 +36,10 @@ def bill_json(
     def say(message: Text) -> str:
         return render(message, language, unit)
 
-    serving = None if bill.serving is None else bill.serving.model_dump(mode="json", exclude={"refusal"})
+    serving = None if bill.serving is None else bill.serving.model_dump(mode="json", exclude={"refusal", "moved"})
     if serving is not None and bill.serving is not None:
-        serving["refusal"] = None if bill.serving.refusal is None else say(bill.serving.refusal)
+        for name, said in (("refusal", bill.serving.refusal), ("moved", bill.serving.moved)):
+            serving[name] = None if said is None else say(said)
     out: dict[str, Any] = _finite(
         {
             "schema": SCHEMA,

@@ -32,6 +32,8 @@ COLOURS: Mapping[str, str] = MappingProxyType({
     "nccl": "#c3a6e8",
     # serving
     "weights": "#2f4bc7",
+    "mmproj": "#8ea6ff",
+    "mmproj_compute": "#f5a97a",
     "kv_cache": "#2fb088",
     "state": "#0b6b50",
     "draft": "#7a4fc0",

@@ -107,8 +107,8 @@ class Printer:
             process_bytes=bill.process.value,
             **wished,
         )
-        refusal = figures.refusal if figures is not None else None
-        return line if refusal is None else f"{line} {self.text(refusal)}"
+        said = (figures.refusal or figures.moved) if figures is not None else None
+        return line if said is None else f"{line} {self.text(said)}"
 
     def items(self, bill: Bill) -> Table:
         whole = sum(item.bytes for item in bill.items if item.layer != "free") or 1

@@ -22,4 +22,4 @@ def weights_of(headers: Sequence[GgufHeader], projector: Sequence[GgufHeader] = 
     components = components_of(t.name for t in tensors)
     parts = ((components[t.name], t.type, t.bytes) for t in tensors)
     summed = StoredWeights.summed(parts, basis="header", source=GGUF_SOURCE)
-    return summed.model_copy(update={"mix": mix, "encoder": encoder_of(projector)})
+    return summed.model_copy(update={"gguf": True, "mix": mix, "encoder": encoder_of(projector)})

@@ -28,8 +28,8 @@ class StoredWeights(Frozen):
     prediction layers, which most engines leave unloaded, are counted in and stand apart as "mtp".
 
     ``tied_copy_bytes``: files of some tools hold the head of a tied model a second time. Loading drops the copy, and
-    whether there is one is known from the files only. ``mix`` is the GGUF mix that the file's name states, and
-    ``encoder`` the image encoder of the projector file that is counted in (under "vision", "audio" and "projector").
+    whether there is one is known from the files only. ``gguf``: read from a GGUF file; ``mix`` is what its name states,
+    and ``encoder`` the image encoder of the projector file that is counted in (under "vision", "audio", "projector").
     """
 
     total_bytes: int
@@ -38,6 +38,7 @@ class StoredWeights(Frozen):
     basis: Literal["header", "computed"]
     source: Source
     tied_copy_bytes: int = 0
+    gguf: bool = False
     mix: str = ""
     encoder: ImageEncoder | None = None
 

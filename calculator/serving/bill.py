@@ -83,7 +83,8 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     from the checkpoint's headers.
 
     Verdict: *fits* if the engine starts with the plan's context and holds the wished requests, *tight* if it starts
-    and holds fewer, *does not fit* if it does not start. Raises ``PlanError`` for what the engine cannot run.
+    and holds fewer, or only with a part of the model on the host, *does not fit* if it does not start. Raises
+    ``PlanError`` for what the engine cannot run.
     """
     begun = start(shape, plan, gpu, stored)
     cache, replicas = begun.cache, begun.replicas
@@ -91,12 +92,11 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     wished = ceil(plan.concurrency / replicas)
     shared = _shared(plan, cache, context)
     running = min(wished, begun.max_num_seqs)
-    needed = cache.needed(running, context) - (running - 1) * shared
+    asked = begun.asked or begun
+    needed = _needed(asked, wished, context, shared)
     one = cache.needed(1, begun.max_model_len)
     pool = begun.pool
-    fixed = begun.weights.span + begun.activation.span + begun.non_torch.span + begun.context.span
-    fixed += begun.cuda_graphs.span + (begun.state.span if begun.state else ZERO) + extra_span(begun.extras)
-    refusal = begun.refusal or _refusal(begun, one, fixed + pool, gpu)
+    refusal = begun.refusal or _refusal(begun, one, _fixed(begun) + pool, gpu)
     starts = refusal is None
     taken = starts or begun.pool_follows_wish
     held = Span(max(pool.value, 0), max(pool.low, 0), max(pool.high, 0)) if taken else Span.exact(needed)
@@ -116,10 +116,11 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     totals = {layer: _sum(items, layer) for layer in ("tensor", "process")}
     allocated = totals["tensor"]
     process = allocated + totals["process"]
-    need = _range(fixed + Span.exact(needed))
+    need = _range(_fixed(asked) + Span.exact(needed))
     verdict: Verdict = "does_not_fit"
     if starts:
-        verdict = "fits" if wished <= begun.max_num_seqs and floor(per_replica + 1e-9) >= wished else "tight"
+        held_all = wished <= begun.max_num_seqs and floor(per_replica + 1e-9) >= wished
+        verdict = "fits" if held_all and begun.moved is None else "tight"
     tokens = cache.tokens(pool.value, begun.max_model_len)
     cached = bool(cache.bytes_per_token or cache.state_bytes_per_sequence)
     most = cache.concurrency(pool.value, begun.max_model_len) if cached else float(begun.max_num_seqs)
@@ -129,6 +130,7 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
         kv_pool_bytes=pool.value, kv_tokens=tokens, max_concurrency=most, bytes_per_token=cache.bytes_per_token,
         state_bytes_per_sequence=cache.state_bytes_per_sequence, budget_bytes=begun.budget_bytes,
         needed_pool_bytes=needed, wished_requests=plan.concurrency, starts=starts, refusal=refusal,
+        moved=begun.moved,
         max_model_len=begun.max_model_len, max_num_seqs=begun.max_num_seqs,
         max_num_batched_tokens=begun.max_num_batched_tokens, memory_fraction=begun.memory_fraction,
         block_size=cache.block_size, kv_needed_bytes=one, requests_at_context=at_context,
@@ -146,6 +148,20 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
         process=process, need=need, capacity_bytes=gpu.total_bytes, verdict=verdict, rank=begun.rank,
         rank_spread=begun.rank_spread, assumptions=(*begun.assumptions, *_unused(plan, begun)), serving=figures,
     )  # fmt: skip
+
+
+def _fixed(begun: Start) -> Span:
+    """All that is held besides the cache."""
+    fixed = begun.weights.span + begun.activation.span + begun.non_torch.span + begun.context.span
+    return fixed + begun.cuda_graphs.span + (begun.state.span if begun.state else ZERO) + extra_span(begun.extras)
+
+
+def _needed(begun: Start, wished: int, context: int, shared: int) -> int:
+    """Cache bytes that the wished requests need, at most as many as the engine runs at once. A cache that is allocated
+    whole is needed whole, and fewer slots make the wish no smaller."""
+    running = wished if begun.pool_follows_wish else min(wished, begun.max_num_seqs)
+    needed = begun.cache.needed(running, context) - (running - 1) * shared
+    return max(needed, begun.pool.value) if begun.pool_follows_wish else needed
 
 
 def _shared(plan: ServingPlan, cache: Cache, context: int) -> int:

@@ -30,7 +30,11 @@ class ServingPlan(Frozen):
     ``max_loras`` adapters of ``max_lora_rank`` are kept in slots. ``cpu_offload_bytes`` of weights stay on the host,
     ``swap_space_bytes`` and ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the
     same and cached once. llama.cpp and Ollama: ``n_ubatch``, ``kv_unified``, ``flash_attn``, ``swa_full``,
-    ``experts_on_cpu``, ``tensor_split`` and ``max_model_len`` as the context of all slots together.
+    ``experts_on_cpu``, ``n_cpu_moe`` (layers, from the first, whose experts stay on the host), ``tensor_split`` and
+    ``max_model_len`` as the context of all slots together; ``n_gpu_layers`` None lets the engine decide. ``fit`` False
+    turns the automatic fit off, which leaves ``fit_target_bytes`` of every card free and shortens an open context to no
+    less than ``fit_min_context``. ``mmproj``: where the projector of a model of towers goes (None: to the first card,
+    if there is one).
     ``request_lengths`` describes the traffic (None: every request is of ``context_tokens``); the medians and spreads
     (of the logarithm) are those of "lognormal".
     """
@@ -86,6 +90,11 @@ class ServingPlan(Frozen):
     flash_attn: bool | None = None
     swa_full: bool = False
     experts_on_cpu: bool = False
+    n_cpu_moe: int = Field(0, ge=0, le=100_000)
+    fit: bool | None = None
+    fit_target_bytes: int | None = Field(None, ge=0)
+    fit_min_context: int | None = Field(None, ge=1, le=16_777_216)
+    mmproj: Literal["gpu", "host", "none"] | None = None
     tensor_split: tuple[float, ...] | None = None
     request_lengths: Literal["chat", "rag", "code", "long_document", "agent", "lognormal"] | None = None
     prompt_median_tokens: int = Field(1000, ge=1, le=16_777_216)

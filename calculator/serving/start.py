@@ -102,7 +102,9 @@ class Start:
     ``graphs_reserved`` is held back for CUDA graphs before the pool is sized (0 where they come on top);
     ``graphs_in_activation`` says that the engine prints it as part of the activation peak. ``request_tokens`` is a
     request's length where the plan does not say (0: ``max_model_len``). ``extras`` are further items by key that stand
-    beside the weights: "draft", "lora", "encoder_cache".
+    beside the weights: "draft", "lora", "encoder_cache", "mmproj", "mmproj_compute". ``pool_follows_wish``: the cache
+    is allocated as asked for, whatever is free. Where the engine moved a part of the model to the host to start at all,
+    ``moved`` says what, and ``asked`` is the start with all of it on the cards.
     """
 
     weights: Term
@@ -135,3 +137,5 @@ class Start:
     rank_spread: dict[str, int] = field(default_factory=dict)
     assumptions: tuple[Text, ...] = ()
     refusal: Text | None = None
+    moved: Text | None = None
+    asked: Start | None = None

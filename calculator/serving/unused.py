@@ -9,7 +9,10 @@ from types import MappingProxyType
 from calculator.serving.plan import Engine, ServingPlan
 from calculator.text import Text, text
 
-_LLAMA_CPP = ("n_gpu_layers", "n_ubatch", "kv_unified", "flash_attn", "swa_full", "experts_on_cpu", "tensor_split")
+_LLAMA_CPP = (
+    "n_gpu_layers", "n_ubatch", "kv_unified", "flash_attn", "swa_full", "experts_on_cpu", "n_cpu_moe", "tensor_split",
+    "fit", "fit_target_bytes", "fit_min_context", "mmproj",
+)  # fmt: skip
 _VLLM = ("sampler", "runner", "hybrid_kv_cache_manager", "limit_mm_per_prompt")
 _FREE = ("free_memory_bytes",)
 _DRAFT = ("draft_bytes", "draft_model", "speculative")
@@ -24,7 +27,8 @@ UNUSED: MappingProxyType[Engine, tuple[str, ...]] = MappingProxyType(
         "tgi": (*_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT),
         "transformers": (*_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, "memory_fraction"),
         "llama_cpp": (*_VLLM, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size"),
-        "ollama": (*_VLLM, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size"),
+        "ollama": (*_VLLM, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size",
+                   "fit_min_context"),
     }
 )  # fmt: skip
 """Fields by engine that change nothing on its bill. A test sets each and compares."""

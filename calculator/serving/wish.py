@@ -60,7 +60,7 @@ def _with(shape: ModelShape, plan: ServingPlan, card: Gpu, tp: int, most_cards: 
         held = bill(shape, alone, card).serving
     except PlanError:
         return None
-    if held is None or not held.starts or held.requests_at_context < 1:
+    if held is None or not held.starts or held.moved is not None or held.requests_at_context < 1:
         return None
     each = int(held.requests_at_context)
     replicas = ceil(plan.concurrency / each)

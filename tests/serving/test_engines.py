@@ -10,7 +10,7 @@ from calculator.hardware import Gpu, find, resolve
 from calculator.model.shape import ModelShape
 from calculator.precision import kv_format
 from calculator.serving import bill, start
-from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tgi, transformers
+from calculator.serving.engines import cells, llama_cpp, lmdeploy, ollama, sglang, tgi, transformers
 from calculator.serving.engines.gguf import place
 from calculator.serving.pages import PagedCache, Part
 from calculator.serving.plan import ServingPlan
@@ -114,12 +114,12 @@ def test_llama_cpp_cells_of_windows_as_printed() -> None:
     [(1, True, 1536), (4, True, 4 * 1024 + 512 + 0), (4, False, 4 * 1536)],
 )  # fmt: skip
 def test_llama_cpp_window_cells_by_slots(slots: int, unified: bool, expected: int) -> None:
-    cache = llama_cpp.CellCache((llama_cpp.Layer(1, 1024),), 32_768, slots, 512, unified, False, 9000)
+    cache = cells.CellCache((cells.Layer(1, 1024),), 32_768, slots, 512, unified, False, 9000)
     assert cache.window_cells(1024, 32_768, slots) == -(-expected // 256) * 256
 
 
 def test_llama_cpp_before_windows_were_credited() -> None:
-    cache = llama_cpp.CellCache((llama_cpp.Layer(1, 1024),), 32_768, 1, 512, True, False, 4000)
+    cache = cells.CellCache((cells.Layer(1, 1024),), 32_768, 1, 512, True, False, 4000)
     assert cache.window_cells(1024, 32_768, 1) == 32_768
 
 
@@ -127,7 +127,7 @@ def test_llama_cpp_before_windows_were_credited() -> None:
 def test_llama_cpp_windows_never_take_more_than_full_layers(
     context: int, slots: int, window: int, unified: bool
 ) -> None:
-    cache = llama_cpp.CellCache((llama_cpp.Layer(1, window),), context, slots, 512, unified, False, 9000)
+    cache = cells.CellCache((cells.Layer(1, window),), context, slots, 512, unified, False, 9000)
     full, streams = cache.cells(context, slots)
     assert cache.window_cells(window, context, slots) <= full
     assert full >= context
@@ -165,9 +165,9 @@ def test_tied_embeddings_stand_twice() -> None:
 
 def test_old_releases_expand_the_latent() -> None:
     # DeepSeek-R1 in Ollama 0.5: 4,997,120 bytes a token (https://github.com/ollama/ollama/issues/8447).
-    rows = llama_cpp.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("fp16"), latent=False)
+    rows = cells.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("fp16"), latent=False)
     assert sum(row.row_bytes for row in rows) == 4_997_120
-    rows = llama_cpp.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("q8_0"))
+    rows = cells.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("q8_0"))
     assert sum(row.row_bytes for row in rows) == 37_332
 
 

@@ -15,7 +15,9 @@ from calculator.serving.unused import UNUSED
 
 VALUES: dict[str, Any] = {
     "n_gpu_layers": 10, "n_ubatch": 64, "kv_unified": True, "flash_attn": True, "swa_full": True,
-    "experts_on_cpu": True, "tensor_split": (1.0,), "sampler": "torch", "runner": "v1",
+    "experts_on_cpu": True, "n_cpu_moe": 4, "fit": False,
+    "fit_target_bytes": 1 << 30, "fit_min_context": 8192, "mmproj": "host",
+    "tensor_split": (1.0,), "sampler": "torch", "runner": "v1",
     "hybrid_kv_cache_manager": False, "limit_mm_per_prompt": {"image": 0}, "free_memory_bytes": 10 << 30,
     "draft_bytes": 1 << 30, "speculative": "eagle3", "draft_model": "org/draft", "chunked_prefill": True,
     "chunked_prefill_size": 512, "memory_fraction": 0.5, "kv_cache_memory_bytes": 1 << 30, "block_size": 64, "dcp": 2,

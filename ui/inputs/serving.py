@@ -86,6 +86,9 @@ def plan_inputs(words: Words) -> None:
         form.number("max_loras")
         if plan.max_loras:
             form.number("max_lora_rank")
+        if plan.engine in WITH_LAYERS_ON_GPU:
+            form.select("fit", (None, False))
+            form.select("mmproj", (None, "host", "none"))
 
 
 def goal_inputs(words: Words) -> None:

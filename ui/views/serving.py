@@ -60,6 +60,8 @@ def _sentence(bill: Bill, figures: ServingFigures, named: dict[str, str], words:
     """The answer to the wish: held or not, the most that fits, and the figure to plan with."""
     if not figures.starts:
         return words("ui.serving.no", **named)
+    if figures.moved is not None:
+        return words("ui.serving.moved", **named)
     return words(
         f"ui.serving.{bill.verdict}", **named, wished_count=figures.wished_requests,
         most_count=int(figures.requests_at_context), practical_count=figures.practical_requests,
@@ -69,7 +71,8 @@ def _sentence(bill: Bill, figures: ServingFigures, named: dict[str, str], words:
 def _detail(bill: Bill, figures: ServingFigures, words: Words) -> str:
     if figures.refusal is not None:
         return words.text(figures.refusal)
-    return words(
+    moved = "" if figures.moved is None else words.text(figures.moved) + " "
+    return moved + words(
         "ui.serving.detail", need_bytes=bill.need.value, process_bytes=bill.process.value,
         capacity_bytes=bill.capacity_bytes,
     )  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
 from typing import cast
 
 from calculator.errors import PlanError
-from calculator.gguf.mixes import Mix, mix_name, mix_weights
+from calculator.gguf.mixes import MIXES, Mix, mix_name, mix_weights
 from calculator.model.shape import ModelShape, Tensor
 from calculator.model.stored import StoredWeights
 from calculator.serving.plan import ServingPlan
@@ -23,12 +23,14 @@ _PLAIN = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "gguf:unknown": UNKNOWN_
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What one card holds: its layers, whether the output head is among it, its weight bytes. ``host_bytes`` are the
-    weights that stay in host memory, the same in every placement of a model."""
+    weights that stay in host memory and ``streamed_bytes`` the experts of the largest layer there, the same in every
+    placement of a model."""
 
     layers: tuple[int, ...]
     head: bool
     weights_bytes: int
     host_bytes: int
+    streamed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +45,41 @@ class _Sizes:
 _recent = Recent()
 
 
-def type_of(shape: ModelShape, plan: ServingPlan) -> str:
-    """The mix of the plan's weights. Where none is named, experts that were published in MXFP4 keep it, as the
-    converter does, and all else is of 16 bit. Raises ``PlanError`` ("gguf.unknown_mix")."""
+def type_of(shape: ModelShape, plan: ServingPlan, stored: StoredWeights | None = None) -> str:
+    """The mix of the plan's weights, else that of the file. Where neither is named, experts that were published in
+    MXFP4 keep it, as the converter does, and all else is of 16 bit. Raises ``PlanError`` ("gguf.unknown_mix")."""
     if plan.weights is None:
-        stored = shape.quantization.format if shape.quantization is not None else ""
-        return mix_name("MXFP4") if stored == "mxfp4" else "F16"
+        known = next((mix for mix in _readings(stored) if mix in MIXES), None)
+        if known is not None:
+            return known
+        published = shape.quantization.format if shape.quantization is not None else ""
+        return mix_name("MXFP4") if published == "mxfp4" else "F16"
     return mix_name(_PLAIN.get(plan.weights, plan.weights))
 
 
+def _readings(stored: StoredWeights | None) -> tuple[str, ...]:
+    """A file's mix, and the plain one that a vendor's own starts from: the sizes are the file's, and only how they
+    spread over the layers is taken from it."""
+    mix = "" if stored is None else stored.mix.removeprefix("UD-")
+    return (mix, mix.replace("_XL", "_M").replace("_XXL", "_M"))
+
+
 def place(
-    shape: ModelShape, plan: ServingPlan, stored: StoredWeights | None, *, head_counts: bool
+    shape: ModelShape,
+    plan: ServingPlan,
+    stored: StoredWeights | None,
+    *,
+    head_counts: bool,
+    kept: Collection[int] | None = None,
 ) -> tuple[Placement, ...]:
     """The cards' shares, first to last.
 
     ``n_gpu_layers`` are the last layers; ``head_counts``: the output head is the last of them, else it follows once all
     layers are offloaded. Layers go to the cards in contiguous runs, in equal parts or by ``tensor_split``. A tied
-    embedding is stored twice, on the host and for the output. ``experts_on_cpu`` keeps expert weights on the host.
+    embedding is stored twice, on the host and for the output. ``kept`` are layers whose experts stay on the host, by
+    default those that the plan names.
     """
-    name = type_of(shape, plan)
+    name = type_of(shape, plan, stored)
     made = _recent.get(shape, (name, id(stored)), lambda: _sizes(shape, name, stored if plan.weights is None else None))
     sizes = cast(_Sizes, made)
     total = shape.layers
@@ -73,14 +91,21 @@ def place(
     shares = _shares(plan)
     runs, end = _runs(tuple(layers), shares, head)
     head_bytes = sizes.head + sizes.final
-    kept = sizes.experts if plan.experts_on_cpu else (0,) * total
-    on_cards = [sum(sizes.layers[i] - kept[i] for i in run) for run in runs]
+    hosted = frozenset(kept_experts(plan, total) if kept is None else kept)
+    on_cards = [sum(sizes.layers[i] - (sizes.experts[i] if i in hosted else 0) for i in run) for run in runs]
     on_cards[end] += head_bytes if head else 0
     everything = sum(sizes.layers) + sizes.embedding + head_bytes
     host = max(everything - sum(on_cards), 0)
+    placed = frozenset(i for run in runs for i in run)
+    streamed = max((size for i, size in enumerate(sizes.experts) if i in hosted or i not in placed), default=0)
     return tuple(
-        Placement(run, head and number == end, on_cards[number], host) for number, run in enumerate(runs)
+        Placement(run, head and number == end, on_cards[number], host, streamed) for number, run in enumerate(runs)
     )  # fmt: skip
+
+
+def kept_experts(plan: ServingPlan, layers: int) -> range:
+    """The layers whose experts the plan leaves on the host."""
+    return range(layers if plan.experts_on_cpu else min(plan.n_cpu_moe, layers))
 
 
 def _shares(plan: ServingPlan) -> tuple[float, ...]:

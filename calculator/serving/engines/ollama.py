@@ -9,13 +9,18 @@ from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.model.stored import StoredWeights
 from calculator.serving.engines import llama_cpp
+from calculator.serving.engines.cells import Setup
 from calculator.serving.plan import ServingPlan
 from calculator.serving.start import Start
 from calculator.serving.versions import Version, parse
 from calculator.text import Text, text
-from calculator.units import GIB
+from calculator.units import GIB, MIB
 
 NEWEST: Version = (0, 30, 0)
+LLAMA_SERVER: Version = (0, 30, 0)
+"""From here on a stock llama-server places the layers; before, Ollama's own estimate or trial allocation did."""
+OLD_MARGIN_BYTES = 457 * MIB
+"""Minimum memory of a CUDA card, kept out of the layers' room (discover/gpu.go)."""
 BATCH = 512
 
 
@@ -57,7 +62,16 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if plan.max_num_seqs is None:
         notes.append(text("serving.assume.slots", slots_count=slots))
     batch = plan.n_ubatch or min(BATCH, plan.max_num_batched_tokens or BATCH)
-    return llama_cpp.begin(
-        shape, plan, gpu, stored, build=build_of(version), slots=slots, context=context, ubatch=batch, notes=notes,
-        latent=version >= (0, 7, 0),
+    given = plan.n_gpu_layers
+    if plan.mmproj is None and given is not None and given <= shape.layers:
+        plan = plan.model_copy(update={"mmproj": "host"})
+    setup = Setup(
+        shape, plan, stored, build=build_of(version), slots=slots, context=context, ubatch=batch, open_context=False,
+        latent=version >= (0, 7, 0), target_bytes=_target(plan, version),
     )  # fmt: skip
+    return llama_cpp.begin(setup, gpu, notes, fits=plan.fit is not False)
+
+
+def _target(plan: ServingPlan, version: Version) -> int:
+    """What is left free on each card: the release's own margin and OLLAMA_GPU_OVERHEAD."""
+    return (GIB if version >= LLAMA_SERVER else OLD_MARGIN_BYTES) + (plan.fit_target_bytes or 0)
