@@ -187,7 +187,8 @@ def _loaded(begun: Start) -> Span:
 def _printed(begun: Start) -> Span:
     """The activation peak as the engine's log states it."""
     extra = begun.graphs_reserved if begun.graphs_in_activation else 0
-    return begun.activation.span + Span(extra, extra // 2, 2 * extra)
+    cached = extra_span([row for row in begun.extras if row[0] == "encoder_cache"])
+    return begun.activation.span + cached + Span(extra, extra // 2, 2 * extra)
 
 
 def _unused(plan: ServingPlan, begun: Start) -> tuple[Text, ...]:

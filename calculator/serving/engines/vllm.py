@@ -13,8 +13,9 @@ from calculator.serving.adapters import adapter_rows
 from calculator.serving.cache import Spec, cache_format, layer_specs
 from calculator.serving.drafts import FED_BY_HIDDEN, NOTHING, Draft, draft_of, draft_rows, drafts_of
 from calculator.serving.engines import vllm_rules as rules
-from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Run, activation
+from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Activation, Run, activation
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
+from calculator.serving.engines.vllm_multimodal import check_limits, items, limits, without_idle_towers
 from calculator.serving.engines.vllm_settings import Settings, settings
 from calculator.serving.engines.vllm_weights import (
     adapted,
@@ -28,7 +29,7 @@ from calculator.serving.loaded import load
 from calculator.serving.overheads import context_term
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split, ceil_div, round_up, split_of
-from calculator.serving.start import ZERO, Span, Start, Term, extra_span
+from calculator.serving.start import ZERO, Rows, Span, Start, Term, extra_span
 from calculator.serving.versions import Version
 from calculator.serving.weights import RankWeights
 from calculator.sources import Source
@@ -39,6 +40,7 @@ MLA_BACKEND: Version = (0, 7, 1)
 """Before this release MLA models stored full heads, padded to 256."""
 
 CACHE_SOURCE = rules.source("vllm/v1/core/kv_cache_utils.py, vllm/v1/kv_cache_interface.py", "0.4 to 0.33")
+ENCODER_SOURCE = rules.source("vllm/multimodal/encoder_budget.py, vllm/v1/core/encoder_cache_manager.py", "0.9 to 0.33")
 WEIGHTS_SOURCE = Source(title="Tensor shapes and their stored format, divided as vLLM's layers do",
                         url="https://github.com/vllm-project/vllm/tree/main/vllm/model_executor/layers",
                         checked_on="2026-11-29")  # fmt: skip
@@ -112,8 +114,10 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
 
 def ranks(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> tuple[Start, ...]:
     """Every pipeline stage's start, first to last."""
+    check_limits(plan)
     split = split_of(plan, shape)
     chosen = settings(shape, plan, gpu)
+    shape = without_idle_towers(shape, plan, chosen.version)
     weights = _weights(shape, plan, gpu, split, chosen.version, stored)
     return tuple(_stage(shape, plan, gpu, split, weights, n, chosen) for n in range(len(weights.stages)))
 
@@ -137,18 +141,24 @@ def _stage(
     last = number == len(weights.stages) - 1
     samples = last and not (chosen.runner == "v0" and chosen.chunked)
     draft = drafting(shape, plan, split, last=last)
+    allowed = limits(shape, plan, chosen.runner) if layers.start == 0 else {}
     run = Run(
         seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context, sampler=chosen.sampler,
         guessed_sampler=chosen.guessed_sampler, samples=samples, receives=not last,
-        chunked=chosen.chunked, modalities=_modalities(plan), states_token_bytes=draft.kept_token_bytes,
+        chunked=chosen.chunked, allowed=allowed, states_token_bytes=draft.kept_token_bytes,
+        items=items(shape, allowed, seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context),
     )  # fmt: skip
     loaded = weights.stages[number] + latent_copies(shape, layers, split, version) - plan.cpu_offload_bytes
     loaded = max(loaded, 0)
     held = loaded + rotary_bytes(shape)
     unsure = 1.03 if _unsure_kernel(shape, plan) else 1.01
     held_span = Span(held, int(held * 0.99), int(held * unsure))
-    extras = (*draft_rows(draft), *adapter_rows(shape, layers, split, plan, adapted(version)))
     work = activation(shape, split, layers, run, version, chosen.runner, gpu)
+    extras = (
+        *draft_rows(draft),
+        *adapter_rows(shape, layers, split, plan, adapted(version)),
+        *_encoder_rows(work, run),
+    )
     outside = _non_torch(shape, split, gpu, chosen, samples=last, fed=last and plan.speculative in FED_BY_HIDDEN)
     context = context_term(gpu).span
     if rules.context_in_budget(version, chosen.runner):
@@ -198,10 +208,14 @@ def _stage(
     )  # fmt: skip
 
 
-def _modalities(plan: ServingPlan) -> int:
-    """Image and video, less those that the plan forbids."""
-    limits = plan.limit_mm_per_prompt or {}
-    return sum(limits.get(name, 1) > 0 for name in ("image", "video"))
+def _encoder_rows(work: Activation, run: Run) -> Rows:
+    """The cache of encoder outputs, in which every item of a step is kept until its tokens are read."""
+    if run.items is None or not work.cached:
+        return ()
+    formula = text("serving.item.encoder_cache", budget_tokens=run.items.budget, items_count=run.items.count,
+                   item_tokens=run.items.tokens, modality=run.items.modality)  # fmt: skip
+    span = Span(work.cached, 0, 2 * work.cached)
+    return (("encoder_cache", Term(span, formula, "calibrated", ENCODER_SOURCE)),)
 
 
 def _refused_at_once(gpu: Gpu, chosen: Settings, budget: int, context: Span) -> Text | None:

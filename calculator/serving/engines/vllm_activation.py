@@ -6,10 +6,12 @@ the cuBLAS workspace. All bytes are of one rank.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, DenseMlp, LatentAttention, Mlp, ModelShape, MoeMlp, StateMixer, Tower
+from calculator.serving.engines.vllm_multimodal import IMAGE_TOKENS_UNBOUNDED, Items, encoder_bytes, pixel_bytes
 from calculator.serving.engines.vllm_rules import capability_of, sampler_factor, source
 from calculator.serving.split import Split, round_up
 from calculator.serving.start import Span
@@ -27,7 +29,8 @@ MLA_ROWS = 65536
 @dataclass(frozen=True, slots=True)
 class Run:
     """The profiling run's settings: sequences, tokens of a step, 16-bit or wider model, which stage, and the bytes a
-    token of hidden states that are kept for a drafter."""
+    token of hidden states that are kept for a drafter. ``allowed`` items of each modality in a request, ``items`` those
+    that the run makes up."""
 
     seqs: int
     tokens: int
@@ -37,13 +40,14 @@ class Run:
     samples: bool
     receives: bool
     chunked: bool
-    modalities: int
+    allowed: Mapping[str, int]
+    items: Items | None = None
     states_token_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """The peak and its parts in bytes."""
+    """The peak and its parts in bytes. ``cached`` is the cache of encoder outputs, which is not part of the peak."""
 
     total: Span
     sampler: int
@@ -51,6 +55,7 @@ class Activation:
     kept: int
     cublas: int
     scratch: int
+    cached: int = 0
 
 
 def activation(
@@ -60,22 +65,30 @@ def activation(
     low, value, high = _sampler(shape, run, version, gpu)
     layer = _layers(shape, split, layers, run, version, runner)
     kept = _moe_workspace(shape, split, layers, run, version) + run.states_token_bytes * run.tokens
-    leftovers = _multimodal(shape, run, runner) if layers.start == 0 or shape.towers else 0
     cublas = cublas_bytes(gpu)
     extra = kept + cublas
     # Gathered tokens of data-parallel ranks are worked on in pieces whose number the kernels choose.
     most = 1.5 if split.dp > 1 else 1.05
-    encoder = _encoder(shape, run) if runner == "v0" else 0
-    if encoder > layer:
+    tower, cached, pixels, encoder, least = _vision(shape), 0, 0, 0, layer
+    if runner == "v0":
+        encoder = _first_pictures(shape, run, split.tp)
+        least = max(layer, encoder)
+    elif tower is not None and run.items is not None:
+        cached = 2 * shape.hidden * run.items.budget
+        pixels = pixel_bytes(tower, run.items)
+        # The towers run before the text model, so their peak stands against its buffers and the outputs' cache.
+        encoder = encoder_bytes(tower, run.items.count * run.items.tokens, split.tp) - cached
+        least = max(layer, int(ENCODER_LOW * encoder))
+    if encoder > max(value, layer):
         layer, most = encoder, ENCODER_RANGE
     total = Span(
-        max(value, layer) + extra + leftovers,
-        int(0.97 * (max(low, layer) + extra)),
-        int(most * (max(high, layer) + extra + 2 * leftovers)),
+        max(value, layer) + extra + pixels,
+        int(0.97 * (max(low, least) + extra)),
+        int(most * (max(high, layer) + extra + 2 * pixels)),
     )
     mixers = (shape.blocks[index].mixer for index in {shape.order[i] for i in layers})
     scratch = max((delta_scratch(m, split, run.tokens) for m in mixers if isinstance(m, StateMixer)), default=0)
-    return Activation(total, value, layer, kept + leftovers, cublas, scratch)
+    return Activation(total, value, layer, kept + pixels, cublas, scratch, cached)
 
 
 def cublas_bytes(gpu: Gpu) -> int:
@@ -182,47 +195,20 @@ def _moe_workspace(shape: ModelShape, split: Split, layers: range, run: Run, ver
     return largest
 
 
-IMAGE_TOKENS_UNBOUNDED = 16384
-"""Tokens of the largest image of Qwen2-VL-class models, whose resolution is free (12,845,056 pixels of 28 x 28)."""
-
-
 ENCODER_RANGE = 1.3
 """How far above the counted buffers an encoder's peak was seen to lie."""
-ITEM_TOKENS = {"gemma4": 280}
-"""Tokens of an image by family where the tower has no fixed picture size of its own (``default_output_length``)."""
+ENCODER_LOW = 0.35
+"""How far below: a video's real patches may be fewer than its budget (Qwen2.5-Omni, 0.10.2)."""
 
 
-def _item_tokens(shape: ModelShape, tower: Tower, context: int) -> int:
-    """Tokens of the largest picture: fixed by the tower's picture size, else as many as the processor allows."""
-    if tower.image_size and tower.patch:
-        return int((tower.image_size // tower.patch // max(tower.merge, 1)) ** 2)
-    return ITEM_TOKENS.get(shape.model_type, min(IMAGE_TOKENS_UNBOUNDED, max(context, 1)))
+def _vision(shape: ModelShape) -> Tower | None:
+    return next((t for t in shape.towers if t.modality == "vision"), None)
 
 
-def _multimodal(shape: ModelShape, run: Run, runner: str) -> int:
-    """Encoder outputs and pixel batch, alive while the text model runs (V1; fitted at 0.19)."""
-    tower = next((t for t in shape.towers if t.modality == "vision"), None)
-    if tower is None or runner == "v0":
-        return 0
-    item = max(_item_tokens(shape, tower, run.context), 1)
-    if tower.image_size:
-        pixels = 3 * tower.image_size**2
-    else:
-        pixels = item * max(tower.merge, 1) ** 2 * 2 * 3 * (tower.patch or 14) ** 2
-    items = max(1, max(run.tokens, item) // item)
-    return 2 * shape.hidden * max(run.tokens, item) + 2 * pixels * items
-
-
-def _encoder(shape: ModelShape, run: Run) -> int:
+def _first_pictures(shape: ModelShape, run: Run, tp: int) -> int:
     """V0 sends one picture of the largest size through the tower for each modality that a request may hold, whatever
-    the context: MLP intermediates and hidden rows of every patch. The five hidden rows were read off one start of a
-    Qwen2.5-VL tower (4.06 GiB for both modalities); two others of the same tower lie 21 % above."""
-    tower = next((t for t in shape.towers if t.modality == "vision"), None)
+    the context."""
+    tower = _vision(shape)
     if tower is None or tower.image_size:
         return 0
-    patches = IMAGE_TOKENS_UNBOUNDED * max(tower.merge, 1) ** 2
-    widths = [t.out_features for t in tower.tensors if len(t.shape) == 2 and ".mlp." in t.name and "up" in t.name]
-    gated = bool(widths)
-    widths += [t.out_features for t in tower.tensors if len(t.shape) == 2 and t.name.endswith("mlp.fc1.weight")]
-    width = max(widths, default=4 * tower.hidden)
-    return run.modalities * patches * ((6 if gated else 4) * width + 10 * tower.hidden)
+    return sum(count > 0 for count in run.allowed.values()) * encoder_bytes(tower, IMAGE_TOKENS_UNBOUNDED, tp)
