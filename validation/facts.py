@@ -61,7 +61,7 @@ def value_of(shape: ModelShape, quantity: str, args: Mapping[str, Any]) -> float
     if quantity == "param_count":
         return shape.parameters.total
     if quantity == "other" and args.get("name") == "attention_layers":
-        return sum(isinstance(shape.blocks[i].mixer, Attention | LatentAttention) for i in shape.order)
+        return sum(isinstance(m, Attention | LatentAttention) for i in shape.order for m in shape.blocks[i].mixers)
     if own and quantity in ("kv_bytes_per_token", "kv_bytes_at_context"):
         context = int(args.get("context") or 1)
         return int(args.get("sequences") or 1) * own_cache_bytes(shape, context, args)
@@ -99,8 +99,7 @@ def own_cache_bytes(shape: ModelShape, context: int, args: Mapping[str, Any]) ->
         raise UnpredictableError("validation.reason.refused", message=shape.cache_refusal)
     element = _ELEMENT_BYTES[str(args.get("dtype") or "bf16")]
     total = 0
-    for index in shape.order:
-        mixer = shape.blocks[index].mixer
+    for mixer in (mixer for index in shape.order for mixer in shape.blocks[index].mixers):
         elements = _elements(mixer)
         window = (mixer.window or mixer.chunk) if isinstance(mixer, Attention) else None
         total += elements * element * (min(context, window) if window else context)
@@ -118,7 +117,7 @@ def _elements(mixer: object) -> int:
 
 
 def _token_elements(shape: ModelShape, *, windowed: bool) -> list[int]:
-    mixers = [shape.blocks[i].mixer for i in shape.order]
+    mixers = [mixer for i in shape.order for mixer in shape.blocks[i].mixers]
     return [_elements(m) for m in mixers if isinstance(m, Attention) and bool(m.window or m.chunk) is windowed]
 
 

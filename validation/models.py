@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from calculator.model import read
-from calculator.model.shape import Attention, LatentAttention, ModelShape, MoeMlp, StateMixer
+from calculator.model.shape import Attention, LatentAttention, ModelShape, StateMixer
 from validation.outcome import UnpredictableError
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
@@ -87,7 +87,7 @@ def lab_config(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def arch_class(shape: ModelShape) -> str:
     """The first of hybrid, mla, swa, multimodal, moe, mha, dense_gqa that applies: the classes of the serving cases."""
-    mixers = [shape.blocks[i].mixer for i in shape.order]
+    mixers = [mixer for i in shape.order for mixer in shape.blocks[i].mixers]
     attention = [m for m in mixers if isinstance(m, Attention)]
     if any(isinstance(m, StateMixer) for m in mixers):
         return "hybrid"
@@ -97,7 +97,7 @@ def arch_class(shape: ModelShape) -> str:
         return "swa"
     if shape.towers:
         return "multimodal"
-    if any(isinstance(block.mlp, MoeMlp) for block in shape.blocks):
+    if any(block.mixture for block in shape.blocks):
         return "moe"
     if all(m.kv_heads == m.heads for m in attention):
         return "mha"

@@ -15,7 +15,7 @@ from itertools import chain
 from calculator.errors import PlanError
 from calculator.gguf.names import Category, as_layer, as_written, category
 from calculator.gguf.projector import encoders
-from calculator.model.shape import Attention, ModelShape, MoeMlp, StateMixer, Tensor
+from calculator.model.shape import Attention, ModelShape, StateMixer, Tensor
 from calculator.model.stored import StoredWeights
 from calculator.precision.ggml import GGML_TYPES, GgmlType
 from calculator.sources import Source
@@ -88,12 +88,12 @@ class Mix:
 
     @cached_property
     def experts(self) -> int:
-        return max((b.mlp.experts for b in self.shape.blocks if isinstance(b.mlp, MoeMlp)), default=0)
+        return max((b.mixture.experts for b in self.shape.blocks if b.mixture), default=0)
 
     @cached_property
     def group(self) -> int:
         """Query heads per KV head of the first attention layer."""
-        mixers = (self.shape.blocks[i].mixer for i in self.shape.order)
+        mixers = (mixer for i in self.shape.order for mixer in self.shape.blocks[i].mixers)
         return next((m.heads // max(m.kv_heads, 1) for m in mixers if isinstance(m, Attention)), 1)
 
     @cached_property
@@ -146,8 +146,8 @@ class Mix:
     def as_written(self, tensor: Tensor, layer: int | None) -> tuple[Tensor, ...]:
         """The tensors of the file that one of the checkpoint becomes."""
         inside = layer is not None and layer < self.shape.layers
-        mixer = self.shape.blocks[self.shape.order[layer or 0]].mixer if inside else None
-        return as_written(tensor, mixer.conv_channels if isinstance(mixer, StateMixer) else 0)
+        mixers = self.shape.blocks[self.shape.order[layer or 0]].mixers if inside else ()
+        return as_written(tensor, next((m.conv_channels for m in mixers if isinstance(m, StateMixer)), 0))
 
     def tensor_bytes(self, tensor: Tensor, layer: int | None) -> int:
         parts = self.as_written(tensor, layer)
@@ -335,7 +335,7 @@ def mix_weights(shape: ModelShape, written: str, *, imatrix: bool = False, fused
     blocks = shape.blocks
     layers = (parts(t, layer) for layer, index in enumerate(shape.order) for t in blocks[index].tensors)
     encoder = (parts(t, None, n) for index, n in Counter(shape.encoder_order).items() for t in blocks[index].tensors)
-    ends = (parts(t, None) for t in (*shape.embedding, *shape.final, *mix.output))
+    ends = (parts(t, None) for t in (*shape.embedding, *shape.shared, *shape.final, *mix.output))
     prediction = map(predicting, shape.mtp if shape.model_type.startswith(_KEEP_PREDICTION) else ())
     everything = chain(chain.from_iterable(chain(layers, encoder, ends)), prediction)
     return StoredWeights.summed(everything, basis="computed", source=MIX_SOURCE)

@@ -20,6 +20,7 @@ from calculator.model.shape import (
     MoeMlp,
     NormKind,
     Split,
+    Sublayer,
     Tensor,
     TensorKind,
 )
@@ -261,7 +262,7 @@ def moe_mlp(
     def expert(name: str, out: int, inn: int) -> Tensors:
         return linear(name, out, inn, "experts", bias=bias, split="expert", copies=m.experts, fused=fused)
 
-    tensors = linear(names.router, m.experts, hidden, "router", bias=router_bias, kind="router")
+    tensors = linear(names.router, m.experts + m.zero_experts, hidden, "router", bias=router_bias, kind="router")
     if m.gated and names.gate_up:
         tensors += expert(names.gate_up, 2 * m.width, inner)
     else:
@@ -304,6 +305,8 @@ def block(
     dropout: float = 0.0,
     norm_bias: bool | None = None,
     cross_attention: Attention | None = None,
+    beside: Mixer | None = None,
+    before: Sublayer | None = None,
 ) -> Block:
     """A layer from its parts; adds the hidden-wide norms to the tensors."""
     return Block(
@@ -315,6 +318,8 @@ def block(
         parallel=parallel,
         dropout=dropout,
         cross_attention=cross_attention,
+        beside=beside,
+        before=before,
     )
 
 

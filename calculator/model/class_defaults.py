@@ -71,6 +71,15 @@ _QWEN_VISION: Defaults = {
 
 TOWERS: Mapping[str, Defaults] = {
     "siglip": _VIT,
+    "siglip_so400m": {
+        "hidden_size": 1_152,
+        "intermediate_size": 4_304,
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "num_channels": 3,
+        "image_size": 384,
+        "patch_size": 14,
+    },
     "siglip2": {**_VIT, "num_patches": 256},
     "clip": {**_VIT, "patch_size": 32},
     "clip_large": {

@@ -12,6 +12,7 @@ from calculator.model.config import Config
 from calculator.model.shape import ModelShape, Tensor, Tower
 
 Reader = Callable[[Config], ModelShape]
+Readers = dict[str, Reader]
 
 ALWAYS_EXPLICIT = "tie_word_embeddings"
 
@@ -59,6 +60,13 @@ def tower_config(cfg: Config, key: str, kind: str, *, optional: bool = False) ->
         raise cfg.missing(key)
     cfg.notes.assume("assumption.tower_absent", key=cfg.path + key)
     return Config({}, f"{cfg.path}{key}.", cfg.notes, TOWERS[kind])
+
+
+def need_tower(cfg: Config, key: str, kind: str) -> Config:
+    """The same for a tower that the composite always has."""
+    found = tower_config(cfg, key, kind)
+    assert found is not None
+    return found
 
 
 def relocate(shape: ModelShape, old: str, new: str) -> ModelShape:

@@ -12,7 +12,6 @@ from calculator.model.shape import (
     CacheShape,
     LatentAttention,
     ModelShape,
-    MoeMlp,
     ParameterCount,
     StateMixer,
     Tensor,
@@ -29,10 +28,12 @@ def _add(counts: Counter[str], tensors: Iterable[Tensor], times: int = 1) -> Non
 
 def skipped_elements(block: Block) -> int:
     """Elements of the routed experts that one token does not use."""
-    if not isinstance(block.mlp, MoeMlp):
+    moe = block.mixture
+    if moe is None:
         return 0
     routed = sum(t.elements for t in block.tensors if t.component == "experts")
-    return routed - routed * block.mlp.top_k // block.mlp.experts
+    own = routed * moe.width // (moe.width + moe.picture_width)
+    return routed - own * moe.top_k // (moe.experts + moe.zero_experts)
 
 
 def count_parameters(shape: ModelShape) -> ParameterCount:
@@ -56,6 +57,7 @@ def count_parameters(shape: ModelShape) -> ParameterCount:
     for tower in shape.towers:
         _add(counts, tower.tensors)
     _add(counts, shape.projector)
+    _add(counts, shape.shared)
     total = sum(counts.values())
     mtp = sum(t.elements for t in shape.mtp)
     return ParameterCount(
@@ -101,8 +103,8 @@ def cache_shape(shape: ModelShape) -> CacheShape:
         raise UnknownFamilyError(shape.cache_refusal.id, **{**shape.cache_refusal.values, "field": field})  # type: ignore[arg-type]
     per_token = full = windowed = state = indexer = sparse = 0
     windows: set[int] = set()
-    for index, times in enumerate(shape.block_counts):
-        mixer = shape.blocks[index].mixer
+    mixers = ((m, times) for times, block in zip(shape.block_counts, shape.blocks, strict=True) for m in block.mixers)
+    for mixer, times in mixers:
         if isinstance(mixer, StateMixer):
             state += times * (mixer.state_elements + mixer.conv_elements) * HALF
         elements = cache_elements(mixer)

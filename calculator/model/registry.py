@@ -13,19 +13,28 @@ from calculator.model.families import (
     composite,
     deberta,
     encoders,
+    ernie_vl,
+    gemma3n,
     gemma4,
+    gemma_vision,
     gpt,
     griffin,
     hyper,
+    janus,
+    jetmoe,
     linear,
     llama,
     llama_next,
+    longcat,
     moe,
+    molmo,
     omni,
     remote_vision,
+    rwkv,
     seq2seq,
     single,
     ssm,
+    twofold,
 )
 from calculator.model.shape import ModelShape
 
@@ -62,6 +71,9 @@ READERS: dict[str, Reader] = {
     "bamba": ssm.bamba,
     "granitemoehybrid": ssm.granite_hybrid,
     "nemotron_h": ssm.nemotron_h,
+    "falcon_h1": twofold.falcon_h1,
+    "zamba": twofold.zamba,
+    "zamba2": twofold.zamba2,
     "qwen3_next": linear.qwen3_next,
     "qwen3_5_text": linear.qwen3_5,
     "qwen3_5_moe_text": linear.qwen3_5,
@@ -71,7 +83,11 @@ READERS: dict[str, Reader] = {
     "kimi_linear": linear.kimi_linear,
     "lfm2": linear.lfm2,
     "lfm2_moe": linear.lfm2_moe,
-    "rwkv": linear.rwkv,
+    "rwkv": rwkv.rwkv4,
+    "rwkv5": rwkv.rwkv5,
+    "rwkv6": rwkv.rwkv6,
+    "longcat_flash": longcat.longcat_flash,
+    "jetmoe": jetmoe.jetmoe,
     "recurrent_gemma": griffin.recurrent_gemma,
     "dbrx": single.dbrx,
     "minicpm": single.minicpm,
@@ -84,6 +100,9 @@ READERS: dict[str, Reader] = {
     "nemotron-nas": single.nemotron_nas,
     "deepseek_v4": hyper.deepseek_v4,
     "deepseek_ref": hyper.deepseek_v4,
+    "ernie4_5_vl_moe_text": ernie_vl.ernie4_5_vl_text,
+    "molmo2_text": molmo.molmo2_text,
+    "gemma3n_text": gemma3n.gemma3n_text,
     "gemma4_text": gemma4.gemma4_text,
     "llama4_text": llama_next.llama4,
     "mllama_text_model": llama_next.mllama,
@@ -112,5 +131,14 @@ READERS: dict[str, Reader] = {
     "whisper": seq2seq.whisper,
 }
 
-for _name, _read in (composite.COMPOSITES | omni.OMNI | remote_vision.REMOTE).items():
+COMPOSITES = (
+    composite.COMPOSITES
+    | ernie_vl.ERNIE
+    | gemma_vision.GEMMA
+    | janus.JANUS
+    | molmo.MOLMO
+    | omni.OMNI
+    | remote_vision.REMOTE
+)
+for _name, _read in COMPOSITES.items():
     READERS[_name] = partial(_with_readers, _read)

@@ -80,6 +80,8 @@ class Attention(Frozen):
     that size. ``block_sparse``: blocks of keys are skipped but every key is cached. ``shares_kv``: this layer reads
     another layer's cache and holds none. ``k_eq_v``: one projection gives both, two are cached. ``causal`` is False in
     encoders; cross attention (``cross``) belongs to a decoder and keeps the keys and values of the whole source.
+    ``query_experts``: queries and output are those of the experts that a token is sent to, out of so many, each with
+    ``kv_heads`` heads (JetMoE).
     """
 
     kind: Literal["attention"] = "attention"
@@ -103,6 +105,7 @@ class Attention(Frozen):
     rotary_dim: int | None = None
     softcap: bool = False
     dropout: float = 0.0
+    query_experts: int = 0
 
 
 class LatentAttention(Frozen):
@@ -162,7 +165,8 @@ Activation = Literal["silu", "gelu", "gelu_new", "gelu_tanh", "relu", "relu2", "
 
 
 class DenseMlp(Frozen):
-    """A plain (two matrices) or gated (three matrices) MLP of one width."""
+    """A plain (two matrices) or gated (three matrices) MLP of one width. ``receptance``: one more matrix of the input
+    gates the output (RWKV)."""
 
     kind: Literal["dense"] = "dense"
     width: int
@@ -170,13 +174,16 @@ class DenseMlp(Frozen):
     activation: Activation
     fused_gate_up: bool = False
     bias: bool = False
+    receptance: bool = False
 
 
 class MoeMlp(Frozen):
     """Mixture of experts: ``experts`` routed ones of ``width``, ``top_k`` per token, shared ones always on.
 
     ``dense_width`` is a dense MLP that runs beside the experts in the same layer (0: none). ``latent`` is the narrower
-    space that the experts work in (0: the hidden size).
+    space that the experts work in (0: the hidden size). ``zero_experts`` are further choices of the router that hand a
+    token on as it is (LongCat-Flash). ``picture_width`` is that of as many experts again, which tokens of pictures are
+    sent to and others are not (ERNIE-4.5-VL).
     """
 
     kind: Literal["moe"] = "moe"
@@ -190,6 +197,8 @@ class MoeMlp(Frozen):
     shared_gate: bool = False
     dense_width: int = 0
     latent: int = 0
+    zero_experts: int = 0
+    picture_width: int = 0
 
 
 class NoMlp(Frozen):
@@ -202,10 +211,27 @@ NormKind = Literal["rms", "rms_unit_offset", "layer", "layer_no_affine", "none"]
 """``rms``: Llama's (input cast to fp32, weight in the model's dtype); ``rms_unit_offset``: Gemma's (1 + w, in fp32)."""
 
 
+class Sublayer(Frozen):
+    """A mixer and an MLP that run in a layer before its own.
+
+    ``joined``: they read the layer's input beside the embedding's output, twice the hidden size, and what they make is
+    projected and added to what the layer's own mixer reads (Zamba). Otherwise they are a layer's first half with
+    residual sums of its own, and ``shortcut`` experts, fed by its second norm, are added after the second half
+    (LongCat-Flash).
+    """
+
+    mixer: Mixer
+    mlp: Mlp
+    joined: bool = False
+    shortcut: MoeMlp | None = None
+
+
 class Block(Frozen):
     """One kind of layer. ``norms`` names the hidden-wide norms in order ("input", "post_attention", ...).
 
-    ``parallel``: attention and MLP read the same residual. ``dropout`` is that of the residual branches.
+    ``parallel``: attention and MLP read the same residual. ``dropout`` is that of the residual branches. ``beside``: a
+    second mixer that reads what the first one reads; their outputs are added (Falcon-H1). ``tensors`` are those of
+    all parts, but for weights that layers share.
     """
 
     mixer: Mixer
@@ -216,10 +242,34 @@ class Block(Frozen):
     parallel: bool = False
     dropout: float = 0.0
     cross_attention: Attention | None = None
+    beside: Mixer | None = None
+    before: Sublayer | None = None
 
     @cached_property
     def elements(self) -> int:
         return sum(t.elements for t in self.tensors)
+
+    @cached_property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """All mixers, the first to run first."""
+        found = (self.before.mixer if self.before else None, self.mixer, self.beside)
+        return tuple(mixer for mixer in found if mixer is not None)
+
+    @cached_property
+    def mlps(self) -> tuple[Mlp, ...]:
+        """All MLPs, the first to run first."""
+        found = (self.before.mlp, self.before.shortcut) if self.before else ()
+        return tuple(mlp for mlp in (*found, self.mlp) if mlp is not None)
+
+    @cached_property
+    def mixture(self) -> MoeMlp | None:
+        """The layer's experts, if it has some."""
+        return next((mlp for mlp in self.mlps if isinstance(mlp, MoeMlp)), None)
+
+    @cached_property
+    def kv_heads(self) -> int:
+        """KV heads of the layer's softmax attention, 0 without one."""
+        return next((mixer.kv_heads for mixer in self.mixers if isinstance(mixer, Attention)), 0)
 
 
 class Tower(Frozen):
@@ -301,8 +351,9 @@ class ModelShape(Frozen):
 
     ``embedding`` holds token and position tables, ``final`` what stands between the last layer and the head,
     ``head`` the output projection (empty when ``tied``). ``encoder_order`` is for encoder-decoder models and indexes
-    ``blocks`` too. ``shared_layers``: all layers are one set of weights (ALBERT). ``layer_prefix`` is the path of
-    layer ``{i}`` in the checkpoint. ``draft`` is the model that drafts for this one where a plan names it.
+    ``blocks`` too. ``shared_layers``: all layers are one set of weights (ALBERT). ``shared``: weights that several
+    layers use and that exist once (Zamba), under their whole names. ``layer_prefix`` is the path of layer ``{i}`` in
+    the checkpoint. ``draft`` is the model that drafts for this one where a plan names it.
     """
 
     model_type: str
@@ -315,6 +366,7 @@ class ModelShape(Frozen):
     order: tuple[int, ...]
     encoder_order: tuple[int, ...] = ()
     shared_layers: bool = False
+    shared: tuple[Tensor, ...] = ()
     embedding: tuple[Tensor, ...]
     final: tuple[Tensor, ...]
     head: tuple[Tensor, ...]

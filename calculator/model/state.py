@@ -95,15 +95,19 @@ def mamba2(
     *,
     prefix: str = "mixer.",
     bias: bool = False,
+    out_bias: bool | None = None,
     conv_bias: bool = True,
+    gated_norm: bool = True,
 ) -> Tensors:
     """State space duality: one input projection for gate, x, B, C and dt, a gated norm before the output."""
     out = 2 * m.inner + 2 * m.groups * m.state_size + m.heads
     tensors: Tensors = linear(f"{prefix}in_proj", out, hidden, "ssm", bias=bias, split="column")
     tensors += conv(f"{prefix}conv1d", m.conv_channels, m.conv_kernel, bias=conv_bias)
     tensors += _vectors(prefix, m.heads, "dt_bias", "A_log", "D")
-    tensors += (vector(f"{prefix}norm.weight", m.inner, "ssm", split="column"),)
-    return tensors + linear(f"{prefix}out_proj", hidden, m.inner, "ssm", bias=bias, split="row")
+    if gated_norm:
+        tensors += (vector(f"{prefix}norm.weight", m.inner, "ssm", split="column"),)
+    last = bias if out_bias is None else out_bias
+    return tensors + linear(f"{prefix}out_proj", hidden, m.inner, "ssm", bias=last, split="row")
 
 
 def read_gated_delta(cfg: Config) -> StateMixer:

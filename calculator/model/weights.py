@@ -168,7 +168,7 @@ def _outside(shape: ModelShape) -> Iterator[tuple[Tensor, int | None, int, bool]
             yield tensor, None, times, False
     head = [t for t in shape.head if not shape.tied or t.kind == "bias"]
     towers = [t.model_copy(update={"name": tower.prefix + t.name}) for tower in shape.towers for t in tower.tensors]
-    for tensor in (*shape.embedding, *shape.final, *head, *towers, *shape.projector):
+    for tensor in (*shape.embedding, *shape.shared, *shape.final, *head, *towers, *shape.projector):
         yield tensor, None, 1, False
     for tensor in shape.mtp:
         yield tensor, None, 1, True

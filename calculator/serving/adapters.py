@@ -14,7 +14,6 @@ from calculator.model.shape import ModelShape, MoeMlp, Tensor
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split, kv_heads_per_rank, round_up
 from calculator.serving.start import Rows, Span, Term
-from calculator.serving.weights import kv_heads_of
 from calculator.sources import Source
 from calculator.text import text
 
@@ -72,9 +71,9 @@ def elements(shape: ModelShape, layers: Sequence[int], split: Split, adapted: Ad
     per_block: dict[int, float] = {}
     for index in {shape.order[layer] for layer in layers}:
         block = shape.blocks[index]
-        kv_heads = kv_heads_of(block)
+        kv_heads = block.kv_heads
         per_block[index] = sum(
-            _sides(t, shape, block.mlp if isinstance(block.mlp, MoeMlp) else None, split, kv_heads)
+            _sides(t, shape, block.mixture, split, kv_heads)
             for t in block.tensors
             if t.kind == "linear" and len(t.shape) == 2 and (adapted.experts or t.component != "experts")
         )
@@ -121,7 +120,7 @@ def widest_rows(shape: ModelShape, layers: Sequence[int], split: Split, plan: Se
     modules, widest = 0, 0.0
     for layer in layers[:1]:
         block = shape.blocks[shape.order[layer]]
-        heads = kv_heads_of(block)
+        heads = block.kv_heads
         for t in block.tensors:
             if t.kind == "linear" and len(t.shape) == 2 and t.component != "experts":
                 modules += t.copies

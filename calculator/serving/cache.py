@@ -78,16 +78,16 @@ def state_spec(
 
 
 def block_specs(block: Block, tp: int, form: KvFormat, model_dtype: str, *, drafts: int = 0) -> Iterable[Spec]:
-    """The caches of one layer: its mixer's, its cross attention's and its indexer's."""
-    mixer = block.mixer
-    if isinstance(mixer, Attention):
-        yield attention_spec(mixer, tp, form)
-    elif isinstance(mixer, LatentAttention):
-        yield latent_spec(mixer, form)
-        if mixer.indexer_head_dim:
-            yield Spec("full", indexer_bytes(mixer))
-    elif isinstance(mixer, StateMixer):
-        yield state_spec(mixer, tp, model_dtype, drafts=drafts)
+    """The caches of one layer: its mixers', its cross attention's and its indexer's."""
+    for mixer in block.mixers:
+        if isinstance(mixer, Attention):
+            yield attention_spec(mixer, tp, form)
+        elif isinstance(mixer, LatentAttention):
+            yield latent_spec(mixer, form)
+            if mixer.indexer_head_dim:
+                yield Spec("full", indexer_bytes(mixer))
+        elif isinstance(mixer, StateMixer):
+            yield state_spec(mixer, tp, model_dtype, drafts=drafts)
     if block.cross_attention is not None:
         yield attention_spec(block.cross_attention, tp, form)
 

@@ -143,7 +143,7 @@ def _own_layers(shape: ModelShape, split: Split, form: KvFormat) -> Draft:
     """Multi-token-prediction layers are full layers like the model's own."""
     if not shape.mtp_layers:
         return Draft(notes=(text("serving.assume.no_mtp"),))
-    mixers = [shape.blocks[index].mixer for index in shape.order]
+    mixers = [mixer for index in shape.order for mixer in shape.blocks[index].mixers]
     latent = next((m for m in mixers if isinstance(m, LatentAttention)), None)
     plain = next((m for m in mixers if isinstance(m, Attention) and not m.window and not m.chunk), None)
     specs: dict[Spec, int] = {}
@@ -171,10 +171,10 @@ class _Sizes:
 def _sizes(shape: ModelShape, named: ModelShape | None) -> tuple[_Sizes, tuple[Text, ...]]:
     """The named head's sizes, or the target's: its widest dense MLP and its full attention."""
     model = named or shape
-    mixers = [model.blocks[index].mixer for index in model.order]
+    mixers = [mixer for index in model.order for mixer in model.blocks[index].mixers]
     plain = next((m for m in mixers if isinstance(m, Attention) and not m.window and not m.chunk), None)
     plain = plain or next((m for m in mixers if isinstance(m, Attention)), None)
-    widths = [block.mlp.width for block in model.blocks if isinstance(block.mlp, DenseMlp)]
+    widths = [mlp.width for block in model.blocks for mlp in block.mlps if isinstance(mlp, DenseMlp)]
     width = max(widths, default=SPARSE_WIDTH[0] * model.hidden)
     least = width if widths else SPARSE_WIDTH[1] * model.hidden
     heads = (plain.heads, plain.kv_heads, plain.head_dim) if plain else (model.hidden // HEAD_DIM, KV_HEADS, HEAD_DIM)

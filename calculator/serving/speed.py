@@ -11,7 +11,7 @@ from typing import Literal, cast
 from calculator.base import Frozen
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
-from calculator.model.shape import Attention, LatentAttention, ModelShape, MoeMlp
+from calculator.model.shape import Attention, LatentAttention, ModelShape
 from calculator.model.weights import WeightLayout
 from calculator.precision import weight_format
 from calculator.serving.bill import start
@@ -177,8 +177,8 @@ def _active(shape: ModelShape) -> int:
 def _prefill_flops(shape: ModelShape, prompt: int) -> float:
     """Operations of one prompt: two a weight and token, and causal attention over the window that each layer sees."""
     total = 2.0 * _active(shape) * prompt
-    for index, times in enumerate(shape.block_counts):
-        mixer = shape.blocks[index].mixer
+    mixers = ((m, times) for times, block in zip(shape.block_counts, shape.blocks, strict=True) for m in block.mixers)
+    for mixer, times in mixers:
         if isinstance(mixer, Attention):
             seen = min(mixer.window or mixer.chunk or prompt, prompt)
             total += times * 2.0 * mixer.heads * (mixer.head_dim + mixer.v_head_dim) * prompt * seen / 2
@@ -191,8 +191,8 @@ def _prefill_flops(shape: ModelShape, prompt: int) -> float:
 def _touched(shape: ModelShape, batch: int) -> float:
     """Share of the experts that a batch of tokens with even routing reaches."""
     for block in shape.blocks:
-        if isinstance(block.mlp, MoeMlp):
-            return float(1 - (1 - block.mlp.top_k / block.mlp.experts) ** batch)
+        if (moe := block.mixture) is not None:
+            return float(1 - (1 - moe.top_k / (moe.experts + moe.zero_experts)) ** batch)
     return 1.0
 
 
@@ -212,7 +212,7 @@ def _expert_share(shape: ModelShape, plan: ServingPlan) -> float:
                 experts += size if tensor.component == "experts" else 0
         return experts / total if total else 0.0
 
-    if not any(isinstance(block.mlp, MoeMlp) for block in shape.blocks):
+    if not any(block.mixture for block in shape.blocks):
         return 0.0
     return cast(float, _recent.get(shape, ("experts", plan.weights), make))
 

@@ -44,7 +44,7 @@ def split_of(plan: ServingPlan, shape: ModelShape) -> Split:
     Without experts data parallelism makes whole replicas, so ``dp`` divides nothing. Raises ``PlanError`` naming the
     degree at fault: heads or widths that do not divide, more pipeline stages than layers, more ranks than GPUs.
     """
-    moe = any(isinstance(block.mlp, MoeMlp) for block in shape.blocks)
+    moe = any(block.mixture for block in shape.blocks)
     inside = plan.engine == "sglang" and plan.dp_attention
     if inside and plan.tp % plan.dp:
         raise PlanError("serving.dp_attention", field="dp", dp=plan.dp, tp=plan.tp)
@@ -73,7 +73,7 @@ def check_layers(shape: ModelShape, split: Split) -> None:
 
 
 def _check_experts(shape: ModelShape, split: Split) -> None:
-    experts = max(block.mlp.experts for block in shape.blocks if isinstance(block.mlp, MoeMlp))
+    experts = max(block.mixture.experts for block in shape.blocks if block.mixture)
     if split.ep > experts:
         raise PlanError("serving.ep_experts", field="ep", ep=split.ep, experts_count=experts)
     if split.ep != split.tp * split.dp:
@@ -82,18 +82,20 @@ def _check_experts(shape: ModelShape, split: Split) -> None:
 
 def _check_block(shape: ModelShape, index: int, split: Split) -> None:
     block, tp = shape.blocks[index], split.heads_tp
-    mixer = block.mixer
-    if isinstance(mixer, Attention | LatentAttention) and mixer.heads % tp:
-        raise PlanError("serving.tp_heads", field="tp", tp=tp, heads_count=mixer.heads, legal=_legal(mixer.heads))
-    if isinstance(mixer, Attention) and mixer.kv_heads % tp and tp % mixer.kv_heads:
-        raise PlanError("serving.tp_kv_heads", field="tp", tp=tp, heads_count=mixer.kv_heads, legal=_legal(mixer.heads))
-    tp = split.tp
-    width = block.mlp.width if isinstance(block.mlp, DenseMlp) else 0
-    if isinstance(block.mlp, MoeMlp) and split.ep == 1:
-        width = block.mlp.width
-        tp = split.width_ranks
-    if width % tp:
-        raise PlanError("serving.tp_width", field="tp", tp=tp, width_count=width, legal=_legal(width))
+    for mixer in block.mixers:
+        if not isinstance(mixer, Attention | LatentAttention):
+            continue
+        if mixer.heads % tp:
+            raise PlanError("serving.tp_heads", field="tp", tp=tp, heads_count=mixer.heads, legal=_legal(mixer.heads))
+        if isinstance(mixer, Attention) and mixer.kv_heads % tp and tp % mixer.kv_heads:
+            heads, legal = mixer.kv_heads, _legal(mixer.heads)
+            raise PlanError("serving.tp_kv_heads", field="tp", tp=tp, heads_count=heads, legal=legal)
+    for mlp in block.mlps:
+        tp, width = split.tp, mlp.width if isinstance(mlp, DenseMlp) else 0
+        if isinstance(mlp, MoeMlp) and split.ep == 1:
+            tp, width = split.width_ranks, mlp.width
+        if width % tp:
+            raise PlanError("serving.tp_width", field="tp", tp=tp, width_count=width, legal=_legal(width))
 
 
 def _legal(number: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Lock
 
-from calculator.model.shape import Attention, Block, ModelShape, Tensor
+from calculator.model.shape import ModelShape, Tensor
 from calculator.serving.split import Split, kv_heads_per_rank, round_up, stages
 
 VOCAB_PADDING = 64
@@ -52,11 +52,6 @@ def share(tensor: Tensor, split: Split, kv_heads: int, vocab_padding: int = VOCA
     return 1.0
 
 
-def kv_heads_of(block: Block) -> int:
-    """Cached heads of a layer, 0 without softmax attention."""
-    return block.mixer.kv_heads if isinstance(block.mixer, Attention) else 0
-
-
 def rank_weights(
     shape: ModelShape,
     split: Split,
@@ -77,8 +72,7 @@ def rank_weights(
         if not by_layer and index in kinds:
             return kinds[index]
         block = shape.blocks[index]
-        heads = kv_heads_of(block)
-        total = sum(size(t, number) * share(t, split, heads, padding) for t in block.tensors)
+        total = sum(size(t, number) * share(t, split, block.kv_heads, padding) for t in block.tensors)
         kinds[index] = total
         return total
 
@@ -98,13 +92,17 @@ def rank_weights(
     totals = [sum(layer(number) for number in (span[:1] if shape.shared_layers else span)) for span in spans]
     totals[0] += first
     totals[-1] += last
+    if shape.shared:  # every stage has layers that use them
+        heads = max(block.kv_heads for block in shape.blocks)
+        own = sum(size(t, None) * share(t, split, heads, padding) for t in shape.shared)
+        totals = [total + own for total in totals]
     return RankWeights(tuple(round(total) for total in totals), spans)
 
 
 def _drafting(shape: ModelShape, split: Split, size: Bytes, padding: int) -> float:
     """Layers for multi-token prediction. The copies of embedding and head that DeepSeek's files hold are given up for
     the model's own, the embedding's only where both stand on one stage (vllm/v1/spec_decode/eagle.py)."""
-    heads = max((kv_heads_of(block) for block in shape.blocks), default=0)
+    heads = max((block.kv_heads for block in shape.blocks), default=0)
     total = 0.0
     for tensor in shape.mtp:
         copied = tensor.name.endswith("shared_head.head.weight")
@@ -115,7 +113,7 @@ def _drafting(shape: ModelShape, split: Split, size: Bytes, padding: int) -> flo
 
 def _encoder(shape: ModelShape, split: Split, size: Bytes, padding: int) -> float:
     blocks = (shape.blocks[index] for index in shape.encoder_order)
-    return sum(size(t, None) * share(t, split, kv_heads_of(b), padding) for b in blocks for t in b.tensors)
+    return sum(size(t, None) * share(t, split, b.kv_heads, padding) for b in blocks for t in b.tensors)
 
 
 class Recent:

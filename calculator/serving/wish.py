@@ -8,7 +8,7 @@ from math import ceil
 from calculator.base import Frozen
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
-from calculator.model.shape import ModelShape, MoeMlp
+from calculator.model.shape import ModelShape
 from calculator.serving.bill import bill
 from calculator.serving.plan import ServingPlan
 from calculator.serving.speed import Speed, speed
@@ -51,7 +51,7 @@ def options(shape: ModelShape, plan: ServingPlan, cards: Iterable[Gpu], *, most_
 
 def _with(shape: ModelShape, plan: ServingPlan, card: Gpu, tp: int, most_cards: int) -> Option | None:
     context = plan.context_tokens or plan.max_model_len
-    moe = any(isinstance(block.mlp, MoeMlp) for block in shape.blocks)
+    moe = any(block.mixture for block in shape.blocks)
     changes = {"tp": tp, "pp": 1, "dp": 1, "n_gpus": tp, "gpu": card.key, "gpu_capacity_bytes": None,
                "ep": tp if moe and plan.ep > 1 else 1, "dcp": 1,
                "max_model_len": plan.max_model_len or context}  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calculator.model.shape import Attention, DenseMlp, ModelShape, MoeMlp
+from calculator.model.shape import Attention, DenseMlp, Mlp, ModelShape, MoeMlp
 from calculator.serving.split import Split, round_up
 
 
@@ -11,18 +11,22 @@ def widest_layer(shape: ModelShape, split: Split, layers: range, tokens: int) ->
     widest = 0
     for index in {shape.order[layer] for layer in layers}:
         block = shape.blocks[index]
-        per_token = 6 * shape.hidden
-        mlp = block.mlp
-        if isinstance(mlp, DenseMlp):
-            per_token += (6 if mlp.gated else 4) * mlp.width // split.tp
-        elif isinstance(mlp, MoeMlp):
-            per_token += 6 * (mlp.shared_width + mlp.dense_width) // split.tp
-            width = mlp.width // split.width_ranks
-            per_token += 2 * mlp.top_k * (max(2 * width, shape.hidden) + width)
-        if isinstance(block.mixer, Attention):
-            per_token = max(per_token, 4 * block.mixer.heads * block.mixer.head_dim // split.tp)
+        per_token = 6 * shape.hidden + max(_mlp_bytes(mlp, shape.hidden, split) for mlp in block.mlps)
+        for mixer in block.mixers:
+            if isinstance(mixer, Attention):
+                per_token = max(per_token, 4 * mixer.heads * mixer.head_dim // split.tp)
         widest = max(widest, tokens * per_token)
     return widest
+
+
+def _mlp_bytes(mlp: Mlp, hidden: int, split: Split) -> int:
+    if isinstance(mlp, DenseMlp):
+        return (6 if mlp.gated else 4) * mlp.width // split.tp
+    if isinstance(mlp, MoeMlp):
+        width = mlp.width // split.width_ranks
+        always = 6 * (mlp.shared_width + mlp.dense_width) // split.tp
+        return always + 2 * mlp.top_k * (max(2 * width, hidden) + width)
+    return 0
 
 
 def logits_bytes(shape: ModelShape, rows: int, buffers: float) -> int:

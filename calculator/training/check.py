@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calculator.errors import PlanError
-from calculator.model.shape import ModelShape
+from calculator.model.shape import Attention, LatentAttention, ModelShape
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import adapted
 
@@ -60,13 +60,14 @@ def _divisibility(shape: ModelShape, plan: TrainingPlan) -> None:
         )
     if plan.seq_len % plan.cp:
         raise PlanError("training.context_length", field="cp", cp=plan.cp, seq_tokens=plan.seq_len)
-    experts = max((b.mlp.experts for b in shape.blocks if b.mlp.kind == "moe"), default=0)
+    experts = max((b.mixture.experts for b in shape.blocks if b.mixture), default=0)
     if plan.ep > 1 and (not experts or experts % plan.ep):
         raise PlanError("training.expert_groups", field="ep", ep=plan.ep, experts_count=experts)
     if plan.expert_tp is not None and plan.expert_tp > 1 and not experts:
         raise PlanError("training.expert_groups", field="expert_tp", ep=plan.expert_tp, experts_count=0)
     if plan.tp > 1:
-        heads = min((b.mixer.heads for b in shape.blocks if b.mixer.kind in ("attention", "mla")), default=0)
+        mixers = (mixer for block in shape.blocks for mixer in block.mixers)
+        heads = min((m.heads for m in mixers if isinstance(m, Attention | LatentAttention)), default=0)
         if heads and heads % plan.tp:
             raise PlanError("training.tensor_heads", field="tp", tp=plan.tp, heads_count=heads)
     if plan.pp > 1 and shape.kind != "decoder":

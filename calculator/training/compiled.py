@@ -23,7 +23,7 @@ from calculator.training.stretches import (
     position_ids,
     rotary_tables,
 )
-from calculator.training.tape import ONE, SCORES, SEQ, SHARD, TOKENS, Tape, Tensor
+from calculator.training.tape import ITEM_BYTES, ONE, SCORES, SEQ, SHARD, TOKENS, Tape, Tensor
 from calculator.training.template import BLOCK, Sized, Template, record, rounded, size
 
 
@@ -39,6 +39,7 @@ class Compiled:
         self.transient: dict[int, frozenset[int]] = {}
         self.summands: dict[int, frozenset[int]] = {}
         self.holds_entry = len(shape.embedding) == 1 or shape.kind == "encoder"
+        self.rejoins = any(block.before is not None and block.before.joined for block in shape.blocks)
         dim = max((rotary_dim(b) for b in shape.blocks), default=0)
         tables = 2 if shape.model_type in TWO_ROTARIES else 1
         self.buffers_bytes = 2 * tables * rounded(2 * dim) + (BLOCK if shape.embedding_scaled else 0)
@@ -107,11 +108,19 @@ class Compiled:
             self._adapters[key] = found
         return found
 
+    def shared_gradients(self, n: Numerics) -> int:
+        """Bytes of the gradients of weights that several layers use, which one micro-batch's backward makes."""
+        if not n.trainable or n.grads_exist:
+            return 0
+        item = ITEM_BYTES[n.weight]
+        return sum(rounded(w.elements * item) for w in self.units_for(n).shared)
+
     def _writer(self, tape: Tape, n: Numerics, block: Block | None = None) -> Layer:
         layer = Layer(tape, n, self.shape.hidden, dialect=dialect(self.shape.model_type, n.code))
         if block is not None:
             layer.head_norm = "rms_unit_offset" if block.norm == "rms_unit_offset" else "rms"
             layer.output_bias = has_output_bias(block, self.shape.hidden)
+            layer.low_rank = own_adapters(block)
         return layer
 
     def embedding(self, n: Numerics, boundary: str) -> Template:
@@ -161,6 +170,8 @@ class Compiled:
             dim = max((rotary_dim(b) for b in blocks), default=0)
             for _kind in range(rotary_kinds(shape) if dim else 0):
                 tables += rotary_tables(tape, dim, x.dtype, layer.dialect)
+            if self.rejoins:
+                tables.append(tape.new(TOKENS, shape.hidden, x.dtype))
             brief = [*summands, *places, *masks]
             transient.extend(t.storage.ident for t in brief)
             always.extend(t.storage.ident for t in summands)
@@ -246,18 +257,19 @@ def stream_rows(n: Numerics) -> int:
 
 def rotary_dim(block: Block) -> int:
     """Width of a layer's rotary tables: the head size, or the rotated part of it; 0 without rotary embedding."""
-    mixer = block.mixer
-    if isinstance(mixer, LatentAttention):
-        return mixer.qk_rope_head_dim
-    if isinstance(mixer, Attention) and mixer.rotary != "none":
-        return mixer.rotary_dim or mixer.head_dim
+    for mixer in block.mixers:
+        if isinstance(mixer, LatentAttention):
+            return mixer.qk_rope_head_dim
+        if isinstance(mixer, Attention) and mixer.rotary != "none":
+            return mixer.rotary_dim or mixer.head_dim
     return 0
 
 
 def needs_mask(block: Block, n: Numerics) -> bool:
-    mixer = block.mixer
-    return (n.attention == "eager" and (not isinstance(mixer, Attention) or mixer.causal)) or (
-        n.masked and isinstance(mixer, Attention) and mixer.window is not None
+    return any(
+        (n.attention == "eager" and (not isinstance(mixer, Attention) or mixer.causal))
+        or (n.masked and isinstance(mixer, Attention) and mixer.window is not None)
+        for mixer in block.mixers
     )
 
 
@@ -270,6 +282,8 @@ def shared_tensors(tape: Tape, shape: ModelShape, block: Block, n: Numerics) -> 
     elif dim:
         dtype = n.small
         shared.rotary = (tape.outside(SEQ, dim, dtype, "activations"), tape.outside(SEQ, dim, dtype, "activations"))
+    if block.before is not None and block.before.joined:
+        shared.original = tape.outside(stream_rows(n), shape.hidden, n.residual, "activations")
     if needs_mask(block, n):
         shared.mask = tape.outside(SCORES, 1, n.small if n.attention == "eager" else "bool", "activations")
     return shared
@@ -288,7 +302,10 @@ def rotary_kinds(shape: ModelShape) -> int:
     if shape.model_type not in TWO_ROTARIES:
         return 1
     windows = {
-        b.mixer.window is not None for i in set(shape.order) if isinstance((b := shape.blocks[i]).mixer, Attention)
+        mixer.window is not None
+        for i in set(shape.order)
+        for mixer in shape.blocks[i].mixers
+        if isinstance(mixer, Attention)
     }
     return len(windows)
 
@@ -296,10 +313,20 @@ def rotary_kinds(shape: ModelShape) -> int:
 TWO_ROTARIES = ("gemma3_text", "gemma3", "gemma3n", "gemma3n_text")
 
 
+def own_adapters(block: Block) -> dict[str, int]:
+    """Ranks of the adapters that the model itself has on shared projections (Zamba 2), by module."""
+    found = {}
+    for tensor in block.tensors:
+        if "_adapter_list." in tensor.name and tensor.name.endswith(".0.weight"):
+            module = tensor.name.split("_adapter_list.")[0].rsplit(".", 1)[-1]
+            found[module.removeprefix("linear_").removesuffix("_proj")] = tensor.out_features
+    return found
+
+
 def has_output_bias(block: Block, hidden: int) -> bool:
     """Whether attention's output projection has a bias: what the query, key and value biases leave over."""
-    mixer = block.mixer
-    if not isinstance(mixer, Attention):
+    mixer = next((m for m in block.mixers if isinstance(m, Attention)), None)
+    if mixer is None:
         return False
     biases = sum(t.elements for t in block.tensors if t.component == "attention" and t.kind == "bias")
     inner = mixer.heads * mixer.head_dim + mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)

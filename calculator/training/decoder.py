@@ -7,7 +7,7 @@ Source: transformers 5.24.0 ``modeling_llama.py``, ``modeling_gemma3.py``, ``mod
 from __future__ import annotations
 
 from calculator.errors import PlanError
-from calculator.model.shape import Attention, Block, DenseMlp, LatentAttention, MoeMlp, StateMixer
+from calculator.model.shape import Attention, Block, DenseMlp, LatentAttention, Mixer, Mlp, MoeMlp, StateMixer, Sublayer
 from calculator.training import ops
 from calculator.training.attention import attention
 from calculator.training.experts import mixture
@@ -19,7 +19,7 @@ from calculator.training.tape import Tensor
 
 
 def mix(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
-    """The mixer; under sequence parallelism its input is gathered and its output scattered."""
+    """The mixers; under sequence parallelism their input is gathered and their output scattered."""
     if not layer.numerics.sequence_parallel:
         return _mix(layer, hidden, block, shared)
     hidden = ops.gather_tokens(layer.tape, hidden)
@@ -27,7 +27,19 @@ def mix(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
 
 
 def _mix(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
-    mixer = block.mixer
+    if block.beside is None:
+        return _one(layer, hidden, block.mixer, block, shared)
+    sums = []
+    for part, mixer in (("beside.", block.beside), ("", block.mixer)):
+        layer.part = part
+        scaled = ops.scale(layer.tape, hidden) if layer.dialect.inputs_scaled else hidden
+        out = _one(layer, scaled, mixer, block, shared)
+        sums.append(ops.scale(layer.tape, out) if layer.dialect.inputs_scaled else out)
+        del scaled, out
+    return ops.add(layer.tape, sums.pop(0), sums.pop())
+
+
+def _one(layer: Layer, hidden: Tensor, mixer: Mixer, block: Block, shared: Shared) -> Tensor:
     if isinstance(mixer, Attention):
         return attention(layer, hidden, mixer, shared)
     if isinstance(mixer, LatentAttention):
@@ -46,11 +58,40 @@ def feed(layer: Layer, hidden: Tensor, block: Block) -> Tensor:
 
 
 def _feed(layer: Layer, hidden: Tensor, block: Block) -> Tensor:
-    if isinstance(block.mlp, DenseMlp):
-        return dense(layer, hidden, block.mlp)
-    if isinstance(block.mlp, MoeMlp):
-        return mixture(layer, hidden, block.mlp)
-    raise PlanError("training.layer_unknown", field="model", kind=block.mlp.kind)
+    return _feed_one(layer, hidden, block.mlp)
+
+
+def _feed_one(layer: Layer, hidden: Tensor, mlp: Mlp) -> Tensor:
+    if isinstance(mlp, DenseMlp):
+        return dense(layer, hidden, mlp)
+    if isinstance(mlp, MoeMlp):
+        return mixture(layer, hidden, mlp)
+    raise PlanError("training.layer_unknown", field="model", kind=mlp.kind)
+
+
+def _joined(layer: Layer, hidden: Tensor, block: Block, before: Sublayer, shared: Shared) -> Tensor:
+    """A shared layer over the stream beside the embedding's output, projected and added to the stream (Zamba)."""
+    tape = layer.tape
+    assert shared.original is not None
+    layer.part, layer.shared = "before.", True
+    x = layer.norm(ops.concat(tape, [hidden, shared.original]), block.norm, "norm0")
+    x = _one(layer, x, before.mixer, block, shared)
+    x = _feed_one(layer, layer.norm(x, block.norm, "norm1"), before.mlp)
+    layer.part, layer.shared = "", False
+    return ops.add(tape, hidden, layer.linear(x, "other", layer.hidden, name="linear"))
+
+
+def _first_half(layer: Layer, hidden: Tensor, block: Block, before: Sublayer, shared: Shared) -> tuple[Tensor, Tensor]:
+    """A mixer and an MLP with their residual sums, and what the experts make of the MLP's input (LongCat-Flash)."""
+    tape = layer.tape
+    layer.part = "before."
+    hidden = ops.add(tape, hidden, _one(layer, layer.norm(hidden, block.norm, "norm0"), before.mixer, block, shared))
+    fed = layer.norm(hidden, block.norm, "norm1")
+    assert before.shortcut is not None
+    shortcut = mixture(layer, fed, before.shortcut)
+    hidden = ops.add(tape, hidden, _feed_one(layer, fed, before.mlp))
+    layer.part = ""
+    return hidden, shortcut
 
 
 def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tensor:
@@ -60,8 +101,13 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
     p = block.dropout if n.dropout is None else n.dropout
     if block.parallel:
         return _parallel(layer, hidden, block, shared, p)
-    sandwich = len(block.norms) == 4
-    residual = hidden
+    residual, shortcut = hidden, None
+    if block.before is not None and block.before.joined:
+        hidden = _joined(layer, hidden, block, block.before, shared)
+    elif block.before is not None:
+        hidden, shortcut = _first_half(layer, hidden, block, block.before, shared)
+        residual = hidden
+    sandwich = len(block.norms) == 4 and block.before is None
     after = block.norms[:1] == ("post_attention",)
     if not after:
         hidden = layer.norm(hidden, block.norm, "norm0")
@@ -93,7 +139,8 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
         hidden = layer.norm(hidden, block.norm, "norm3")
     if layer.dialect.branch_scaled:
         return ops.add(tape, residual, ops.scale(tape, hidden))
-    return ops.add(tape, residual, hidden)
+    hidden = ops.add(tape, residual, hidden)
+    return hidden if shortcut is None else ops.add(tape, hidden, shortcut)
 
 
 def _parallel(layer: Layer, hidden: Tensor, block: Block, shared: Shared, p: float) -> Tensor:

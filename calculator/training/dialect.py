@@ -15,8 +15,9 @@ class Dialect(NamedTuple):
     fp32. ``mlp_dropout``: dropout also after the MLP's last matrix. ``branch_first``: attention's output stands first
     in the residual sum. ``positions_mask``: learned positions are counted from a mask. ``complex_rotary``: rotary
     embedding as a complex product. ``logits_scaled``, ``branch_scaled``, ``embedding_multiplied``: logits, each
-    branch before its residual sum, and the embedding's output are multiplied by a constant. ``inline_mlp``: the layer
-    calls the MLP's matrices itself, so the norm's output is gone once the first has read it."""
+    branch before its residual sum, and the embedding's output are multiplied by a constant; ``inputs_scaled``: so are
+    what each of a layer's two mixers reads and what it makes. ``inline_mlp``: the layer calls the MLP's matrices
+    itself, so the norm's output is gone once the first has read it."""
 
     softmax_fp32: bool = True
     fused_split: Literal["slices", "parts", "per_head", "grouped"] = "slices"
@@ -32,6 +33,7 @@ class Dialect(NamedTuple):
     branch_scaled: bool = False
     embedding_multiplied: bool = False
     inline_mlp: bool = False
+    inputs_scaled: bool = False
 
 
 _DIALECTS = {
@@ -41,7 +43,10 @@ _DIALECTS = {
     "roberta": Dialect(softmax_fp32=False),
     "opt": Dialect(query_scaled=True, positions_mask=True, inline_mlp=True),
     "granite": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
+    "falcon_h1": Dialect(logits_scaled=True, embedding_multiplied=True, inputs_scaled=True),
     "granitemoe": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
+    "granitemoeshared": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
+    "granitemoehybrid": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
     "mixtral": Dialect(router="fp32"),
     "olmoe": Dialect(normalised=False),
     "deepseek_v2": Dialect(normalised=False, router="fp32", router_fp32=True, complex_rotary=True),

@@ -49,6 +49,9 @@ def dense(layer: Layer, x: Tensor, mlp: DenseMlp, prefix: str = "") -> Tensor:
             bias=b,
             name=names["down"],
         )
+    if mlp.receptance:
+        gate = layer.linear(x, "other", layer.hidden, name=f"{prefix}receptance")
+        return ops.mul(tape, ops.unary(tape, gate, "output", "sigmoid"), plain(layer, [x], mlp, prefix))
     box = [x]
     del x
     return plain(layer, box, mlp, prefix)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from calculator.model.shape import Attention, ModelShape, Tensor
+from calculator.model.shape import ModelShape, Tensor
 from calculator.precision import weight_format
 from calculator.training.dialect import dialect
 from calculator.training.parallel import Degrees, local_tensor
@@ -62,13 +62,15 @@ ONE_GPU = Degrees()
 
 
 class Units(NamedTuple):
-    """Weights by unit of the model: ``blocks`` by kind of layer, ``extra`` towers and projectors."""
+    """Weights by unit of the model: ``blocks`` by kind of layer, ``extra`` towers and projectors, ``shared`` what
+    several layers use."""
 
     embedding: Weights
     blocks: tuple[Weights, ...]
     final: Weights
     head: Weights
     extra: Weights
+    shared: Weights
 
 
 def units(
@@ -86,6 +88,7 @@ def units(
         final=weights_of(shape.final, packable=False),
         head=weights_of(tuple(t for t in shape.head if not (shape.tied and is_tied(t, shape))), packable=packable_head),
         extra=towers + weights_of(shape.projector, packable=False),
+        shared=weights_of(shape.shared, packable=True),
     )
 
 
@@ -100,12 +103,16 @@ def local_shape(shape: ModelShape, degrees: Degrees) -> ModelShape:
     def cut(tensors: tuple[Tensor, ...], kv_heads: int = 0) -> tuple[Tensor, ...]:
         return tuple(local_tensor(t, degrees, kv_heads) for t in tensors)
 
-    blocks = tuple(
-        b.model_copy(update={"tensors": cut(b.tensors, b.mixer.kv_heads if isinstance(b.mixer, Attention) else 0)})
-        for b in shape.blocks
-    )
+    blocks = tuple(b.model_copy(update={"tensors": cut(b.tensors, b.kv_heads)}) for b in shape.blocks)
+    kv_heads = max(b.kv_heads for b in shape.blocks)
     return shape.model_copy(
-        update={"blocks": blocks, "embedding": cut(shape.embedding), "final": cut(shape.final), "head": cut(shape.head)}
+        update={
+            "blocks": blocks,
+            "shared": cut(shape.shared, kv_heads),
+            "embedding": cut(shape.embedding),
+            "final": cut(shape.final),
+            "head": cut(shape.head),
+        }
     )
 
 

@@ -49,7 +49,8 @@ def latent_attention(layer: Layer, hidden: Tensor, mixer: LatentAttention, share
     compressed = layer.linear(hidden, "k", mixer.kv_lora_rank + rope, name="kv_a")
     latent, k_rope = ops.split(tape, compressed, (mixer.kv_lora_rank, rope))
     latent = layer.norm(latent, "rms", "kv_a_norm")
-    q_rope, k_rope = _turn(layer, q_rope, k_rope, shared.rotary[0])
+    if rope and shared.rotary:
+        q_rope, k_rope = _turn(layer, q_rope, k_rope, shared.rotary[0])
     query = ops.concat(tape, [q_nope, q_rope])
     key, value = _expand(layer, latent, k_rope, mixer)
     plain = Attention(heads=heads, kv_heads=heads, head_dim=nope + rope, v_head_dim=mixer.v_head_dim)

@@ -18,15 +18,19 @@ from calculator.training.tape import Param, Tape, Tensor
 
 @dataclass
 class Shared:
-    """What all layers read: rotary tables (cos and sin, or one complex table) and the attention mask."""
+    """What all layers read: rotary tables (cos and sin, or one complex table), the attention mask, and where layers
+    go back to it the embedding's output."""
 
     rotary: tuple[Tensor, ...] = ()
     mask: Tensor | None = None
+    original: Tensor | None = None
 
 
 @dataclass
 class Layer:
-    """One layer being written down. ``params`` are made at first use and are the same in recomputation."""
+    """One layer being written down. ``params`` are made at first use and are the same in recomputation. ``part`` tells
+    the parameters of a layer's several mixers and MLPs apart; ``shared`` while those of several layers are used, whose
+    gradients are there already; ``low_rank`` are ranks of the model's own adapters by module."""
 
     tape: Tape
     numerics: Numerics
@@ -35,26 +39,38 @@ class Layer:
     head_norm: str = "rms"
     output_bias: bool = False
     dialect: Dialect = field(default_factory=Dialect)
+    part: str = ""
+    shared: bool = False
+    low_rank: dict[str, int] = field(default_factory=dict)
 
     def param(
         self, name: str, elements: int, dtype: str, *, trainable: bool | None = None, dims: tuple[int, ...] = ()
     ) -> Param:
-        found = self.params.get(name)
+        found = self.params.get(self.part + name)
         if found is None:
             n = self.numerics
             if trainable is None:
                 trainable = n.trainable or (n.train_embeddings and name in ("embedding", "head"))
-            found = Param(name, elements, dtype, trainable, n.grads_exist, dims)
-            self.params[name] = found
+            found = Param(name, elements, dtype, trainable, n.grads_exist or (self.shared and n.trainable), dims)
+            self.params[self.part + name] = found
         return found
 
     # ------------------------------------------------------------------------------------------- linear layers
     def linear(
         self, x: Tensor, role: str, width: int, *, bias: bool = False, name: str = "", parts: tuple[int, ...] = ()
     ) -> Tensor:
-        """A Linear layer of ``role`` (as in an adapter's target list), with its adapter and its stored format.
-        ``parts``: widths of the query, key and value of a fused projection."""
-        n, name = self.numerics, name or role
+        """A Linear layer of ``role`` (as in an adapter's target list, "other" where only a list of all names it), with
+        its adapter and its stored format. ``parts``: widths of the query, key and value of a fused projection."""
+        result = self._linear(x, role, width, bias=bias, name=name or role, parts=parts)
+        rank = self.low_rank.get(name or role)
+        if rank is None:
+            return result
+        narrow = self._linear(x, "other", rank, bias=False, name=f"{name or role}.down", parts=())
+        wide = self._linear(narrow, "other", width, bias=False, name=f"{name or role}.up", parts=())
+        return ops.add(self.tape, result, wide)
+
+    def _linear(self, x: Tensor, role: str, width: int, *, bias: bool, name: str, parts: tuple[int, ...]) -> Tensor:
+        n = self.numerics
         adapted = bool(n.rank) and role in n.targets
         rank, covered = n.rank, width
         if name == "qkv" and self.dialect.always_fused:
@@ -113,7 +129,7 @@ class Layer:
         if n.dora:
             delta = ops.linear(tape, ops.linear(tape, ops.dropout(tape, x, n.adapter_dropout), a, rank), b, width)
             scale = self.param(f"{name}.magnitude", width, n.adapter, trainable=True)
-            result = ops.magnitude(tape, result, delta, scale, self.params[name], width)
+            result = ops.magnitude(tape, result, delta, scale, self.params[self.part + name], width)
             return ops.cast(tape, result, source)
         result = ops.add(
             tape,

@@ -47,7 +47,10 @@ class MicroStep:
         self.last = book.sized(book.head(n._replace(residual=residual), form, self.boundary), rows)
         self.count = len(part.layers)
         gradients = [u.backward.net_by_key.get("gradients", 0) for u in (self.embedding, *self.layers, self.last)]
-        self.gradients = [gradients[0] * part.embedding, *gradients[1:-1], gradients[-1] * part.head]
+        self.shared = book.shared_gradients(n)
+        self.gradients = [gradients[0] * part.embedding + self.shared, *gradients[1:-1], gradients[-1] * part.head]
+        rejoining = [i for i, index in enumerate(part.layers) if book.rejoins and book.shape.blocks[index].before]
+        self.last_rejoining = max(rejoining, default=-1) if n.trainable else -1
 
         self.outputs = self._outputs() if form.outputs_held and part.head else {}
         self.outputs_drop = "loss" if plan.framework == "litgpt" else "outputs"
@@ -198,7 +201,9 @@ class MicroStep:
             top = self.layers[-1]
             received = top.sizes[top.template.gradient_in] if top.template.gradient_in >= 0 else 0
             stages = [Stage("backward", "receive", count + 1, edit(("backward_temporary", received + BLOCK)))]
-        retained = 0
+        if self.shared:
+            stages.append(Stage("backward", "start", count + 1, edit(("gradients", self.shared))))
+        retained = original = 0
         for i in range(count - 1, -1, -1):
             unit = self.layers[i]
             stages += self._edit("backward", "gather", i + 1, e.before_backward(i + 1))
@@ -209,8 +214,13 @@ class MicroStep:
                 more += unit.sizes[unit.template.gradient_in] if i < count - 1 else 0
                 stages.append(Stage("backward", "retain", i + 1, edit(("checkpoints", more))))
                 retained += more
+            if i == self.last_rejoining:  # the embedding's output has a gradient of its own from here on
+                original = unit.sizes[unit.template.entering]
+                stages.append(Stage("backward", "entry_gradient", i + 1, edit(("backward_temporary", original))))
             stages += self._edit("backward", "reduce", i + 1, done(i + 1))
             stages += self._edit("backward", "step", i + 1, self._stepped(i + 1))
+        if original:
+            stages.append(Stage("backward", "entry_gradient", 1, edit(("backward_temporary", -original))))
         _, late = self._tables()
         if late:
             stages.append(Stage("backward", "tables", 1, self._gone(late)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from calculator.model.shape import Attention, Block, DenseMlp, LatentAttention, ModelShape, MoeMlp, Tensor
+from calculator.model.shape import Attention, Block, DenseMlp, LatentAttention, Mixer, Mlp, ModelShape, MoeMlp, Tensor
 from calculator.training.plan import TrainingPlan
 
 ROW_NAMES = ("w2", "down", "wo", "fc2", "c_proj", "out", "dense_4h_to_h")
@@ -40,17 +40,36 @@ def local_block(block: Block, d: Degrees) -> Block:
     """A layer as one rank computes it: its heads, its part of the MLP, its experts."""
     if d == Degrees():
         return block
-    mixer, mlp = block.mixer, block.mlp
+    before = block.before
+    if before is not None:
+        shortcut = before.shortcut and _local_mlp(before.shortcut, d)
+        parts = {"mixer": _local_mixer(before.mixer, d), "mlp": _local_mlp(before.mlp, d), "shortcut": shortcut}
+        before = before.model_copy(update=parts)
+    return block.model_copy(
+        update={
+            "mixer": _local_mixer(block.mixer, d),
+            "mlp": _local_mlp(block.mlp, d),
+            "beside": block.beside and _local_mixer(block.beside, d),
+            "before": before,
+        }
+    )
+
+
+def _local_mixer(mixer: Mixer, d: Degrees) -> Mixer:
     if isinstance(mixer, Attention):
-        mixer = mixer.model_copy(
+        return mixer.model_copy(
             update={"heads": share(mixer.heads, d.tensor), "kv_heads": max(1, share(mixer.kv_heads, d.tensor))}
         )
-    elif isinstance(mixer, LatentAttention):
-        mixer = mixer.model_copy(update={"heads": share(mixer.heads, d.tensor)})
+    if isinstance(mixer, LatentAttention):
+        return mixer.model_copy(update={"heads": share(mixer.heads, d.tensor)})
+    return mixer
+
+
+def _local_mlp(mlp: Mlp, d: Degrees) -> Mlp:
     if isinstance(mlp, DenseMlp):
-        mlp = mlp.model_copy(update={"width": share(mlp.width, d.tensor)})
-    elif isinstance(mlp, MoeMlp):
-        mlp = mlp.model_copy(
+        return mlp.model_copy(update={"width": share(mlp.width, d.tensor)})
+    if isinstance(mlp, MoeMlp):
+        return mlp.model_copy(
             update={
                 "experts": share(mlp.experts, d.expert),
                 "width": share(mlp.width, d.expert_tensor),
@@ -58,7 +77,7 @@ def local_block(block: Block, d: Degrees) -> Block:
                 "dense_width": share(mlp.dense_width, d.tensor),
             }
         )
-    return block.model_copy(update={"mixer": mixer, "mlp": mlp})
+    return mlp
 
 
 def local_tensor(tensor: Tensor, d: Degrees, kv_heads: int) -> Tensor:

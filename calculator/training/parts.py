@@ -38,7 +38,7 @@ def parts(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Mapping[str, Seque
 
     layers = {index: each(units.blocks[index]) for index in set(order)}
     weights = each(units.embedding) + [size for index in order for size in layers[index]]
-    weights += each(units.final) + each(units.head) + each(units.extra)
+    weights += each(units.final) + each(units.head) + each(units.extra) + each(units.shared)
     trained = trained_tensors(book, plan, n)
     found = {"parameters": weights, "gradients": [rounded(int(prod(t) * BYTES[recipe.gradient])) for t in trained]}
     if adapted(plan):

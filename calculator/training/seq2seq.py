@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from calculator.errors import PlanError
 from calculator.model.shape import Attention, Block, DenseMlp, ModelShape
 from calculator.training import ops
 from calculator.training.feedforward import activation
@@ -155,7 +156,8 @@ def block_forward(
     """Self-attention, cross-attention in a decoder, MLP; each after a norm, with dropout, added to the stream."""
     tape, n = layer.tape, layer.numerics
     assert isinstance(block.mixer, Attention)
-    assert isinstance(block.mlp, DenseMlp)
+    if not isinstance(block.mlp, DenseMlp):
+        raise PlanError("training.layer_unknown", field="model", kind=block.mlp.kind)
     p = block.dropout if n.dropout is None else n.dropout
     normed = simple_norm(layer, x, "norm0")
     mixed, bias = attention(layer, normed, normed, bias, block.mixer, stack, mask, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from calculator.hardware import Gpu
-from calculator.model.shape import Attention, ModelShape, MoeMlp
+from calculator.model.shape import Attention, ModelShape
 from calculator.training.numerics import AttentionImpl, Numerics, Stored
 from calculator.training.parallel import degrees, share
 from calculator.training.plan import TrainingPlan
@@ -14,14 +14,14 @@ from calculator.training.stack import HUGGING_FACE, adapter_dropout, chunk_form,
 from calculator.training.stretches import HeadForm
 from calculator.training.tape import PADDED, ROW_KINDS
 
-LINEAR_ROLES = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
+LINEAR_ROLES = frozenset({"q", "k", "v", "o", "gate", "up", "down", "other"})
 
 
 def row_counts(shape: ModelShape, plan: TrainingPlan) -> tuple[int, ...]:
     """The row counts of ``tape`` for a plan's micro-batch and length."""
     b, s = plan.micro_batch, share(plan.seq_len, plan.cp)
-    moe = next((block.mlp for block in shape.blocks if isinstance(block.mlp, MoeMlp)), None)
-    routed = max(1, b * s * moe.top_k // moe.experts) if moe is not None else 0
+    moe = next((block.mixture for block in shape.blocks if block.mixture), None)
+    routed = max(1, b * s * moe.top_k // (moe.experts + moe.zero_experts)) if moe is not None else 0
     chunk = loss_chunk(shape, plan)
     rows = [
         1,
@@ -66,14 +66,12 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         targets = LINEAR_ROLES if "all-linear" in names else frozenset(names)
         rank = adapter.rank if adapter is not None else 16
     attention: AttentionImpl = "eager" if plan.attention == "eager" else "flash"
-    if plan.framework == "litgpt" and any(isinstance(b.mixer, Attention) and b.mixer.softcap for b in shape.blocks):
+    softmax = [m for b in shape.blocks for m in b.mixers if isinstance(m, Attention)]
+    if plan.framework == "litgpt" and any(m.softcap for m in softmax):
         attention = "eager"  # its own code writes capped scores out
     if attention == "flash" and recipe.compute == "fp32":
         attention = "efficient"
-    windowed = any(
-        isinstance(b.mixer, Attention) and b.mixer.window is not None and b.mixer.window < plan.seq_len
-        for b in shape.blocks
-    )
+    windowed = any(m.window is not None and m.window < plan.seq_len for m in softmax)
     quantised = STORED.get(plan.base_quant, "packed")
     packed_compute = recipe.compute
     if quantised == "bnb4" and plan.framework == "litgpt":

@@ -134,6 +134,7 @@ def groups_of(book: Compiled, n: Numerics, part: Part) -> list[Weights]:
     """The weights of a part, unit by unit. The last stage of a pipeline has its own copy of tied embeddings."""
     units = book.units_for(n)
     groups = [units.embedding, units.extra] if part.embedding else []
+    groups.append(units.shared)  # every part has layers that use them
     groups += [units.blocks[i] for i in layers_of(book.shape, part)]
     if part.head:
         groups += [units.final, units.head]
@@ -156,7 +157,7 @@ def unit_bytes(
 
     order = layers_of(book.shape, part)
     layers = {i: one(units.blocks[i], i) for i in set(order)}
-    first = one((*units.embedding, *units.extra)) if part.embedding else one(())
+    first = one((*(units.embedding if part.embedding else ()), *(units.extra if part.embedding else ()), *units.shared))
     return [first, *(layers[i] for i in order), one((*units.final, *units.head)) if part.head else one(())]
 
 

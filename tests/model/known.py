@@ -51,20 +51,6 @@ CACHE_REFUSED = {
 }
 """How much a token leaves in the cache depends on the text, or on which compressed block it ends up in."""
 
-REFUSED = {
-    "Efficient-Large-Model/VILA1.5-3b": "model_type",
-    "RWKV/rwkv-5-world-3b": "model_type",
-    "allenai/Molmo-7B-D-0924": "model_type",
-    "baidu/ERNIE-4.5-VL-28B-A3B-PT": "moe_intermediate_size",
-    "baidu/ERNIE-4.5-VL-28B-A3B-Paddle": "moe_intermediate_size",
-    "baidu/ERNIE-4.5-VL-424B-A47B-Paddle": "moe_layer_start_index",
-    "deepseek-ai/Janus-1.3B": "model_type",
-    "deepseek-ai/Janus-Pro-1B": "model_type",
-    "openbmb/MiniCPM-V": "version",
-    "rhymes-ai/Aria-torchao-int8wo": "text_config.model_type",
-}
-"""Families without published code in transformers and without a formula: refused, with this key named."""
-
 PUBLISHED_BEYOND = {
     # published total - total - mtp: router biases of all expert layers, the MTP layer's included
     "deepseek-ai/DeepSeek-R1": 59 * 256,
@@ -91,6 +77,8 @@ EQUAL_TO_PUBLISHED = {
     # neither a class in transformers nor a formula in the index
     "OpenGVLab/InternVL2-2B",
     "OpenGVLab/InternVL2-4B",
+    "allenai/Molmo-7B-D-0924",
+    "baidu/ERNIE-4.5-VL-28B-A3B-PT",
     "deepseek-ai/deepseek-vl2-tiny",
     "microsoft/Phi-3-vision-128k-instruct",
     "microsoft/Phi-3.5-vision-instruct",

@@ -9,7 +9,6 @@ import pytest
 from calculator.errors import ShapeError, UnknownFamilyError
 from calculator.model import read
 from calculator.model.shape import CacheShape, ModelShape
-from tests.model import known
 from tests.model.corpus import configs
 from tests.model.mutations import Mutation, generate, generate_pairs
 from tests.model.test_corpus import shape_of
@@ -26,7 +25,7 @@ def cache_of(shape: ModelShape) -> CacheShape | None:
 
 
 def readable() -> dict[str, dict[str, object]]:
-    return {model: config for model, config in configs().items() if model not in known.REFUSED}
+    return configs()
 
 
 def says_default(mutation: Mutation, shape: ModelShape) -> bool:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from calculator.model import read
 from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp, StateMixer
-from tests.model import known
 from tests.model.corpus import configs
 from tests.model.test_corpus import READABLE, shape_of
 
@@ -161,10 +160,6 @@ def test_composites_move_the_language_model() -> None:
     assert shape.layer_prefix == "language_model.model.layers.{i}."
     assert shape.head[0].name == "language_model.lm_head.weight"
     assert [t.modality for t in shape.towers] == ["vision"]
-
-
-def test_refused_models_are_not_in_the_readable_list() -> None:
-    assert not set(READABLE) & set(known.REFUSED)
 
 
 @given(st.integers(1, 48), st.integers(1, 8), st.integers(1, 64), st.integers(1, 1_000), st.booleans())

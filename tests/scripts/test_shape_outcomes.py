@@ -10,4 +10,4 @@ def test_every_published_configuration_is_accounted_for(capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "0 wrong" in printed
     assert "google/byt5-small: total named, cache named" in printed
-    assert "allenai/Molmo-7B-D-0924: refused, model_type" in printed
+    assert "deepseek-ai/DeepSeek-V4-Pro: total equal, cache refused" in printed

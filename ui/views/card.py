@@ -43,8 +43,7 @@ def card_line(model: LoadedModel, words: Words) -> str:
 def _attention(shape: ModelShape, words: Words) -> list[str]:
     """The heads of each softmax mixer, once each: "GQA 32/8 × 128"."""
     found = []
-    for index in dict.fromkeys(shape.order):
-        mixer = shape.blocks[index].mixer
+    for mixer in (mixer for index in dict.fromkeys(shape.order) for mixer in shape.blocks[index].mixers):
         if isinstance(mixer, LatentAttention):
             found.append(words("ui.card.mla", heads=mixer.heads, rank=mixer.kv_lora_rank, rope=mixer.qk_rope_head_dim))
         elif isinstance(mixer, Attention):

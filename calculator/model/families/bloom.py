@@ -237,7 +237,16 @@ def xglm(cfg: Config) -> ModelShape:
         out_bias=True,
         dropout=probability(cfg, "dropout", default=0.1),
     )
-    return assemble(cfg, size, blocks, order, tie=tied(cfg, True), norm_kind="layer", final_norm="model.layer_norm")
+    return assemble(
+        cfg,
+        size,
+        blocks,
+        order,
+        tie=tied(cfg, True),
+        norm_kind="layer",
+        final_norm="model.layer_norm",
+        embedding_scaled=cfg.flag("scale_embedding", default=True, silent=True),
+    )
 
 
 def gpt_neo(cfg: Config) -> ModelShape:

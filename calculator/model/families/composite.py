@@ -7,23 +7,15 @@ published checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isqrt
 
 from calculator.model.build import Tensors
-from calculator.model.compose import Reader, compose, read_text, text_config, tower_config
+from calculator.model.compose import Readers, compose, need_tower, read_text, text_config
 from calculator.model.config import Config
 from calculator.model.shape import ModelShape, Tower
 from calculator.model.towers import audio, other, qwen, vit
 from calculator.model.towers.layers import Parts
 
-Readers = dict[str, Reader]
 NEW = "model.language_model."
-
-
-def need_tower(cfg: Config, key: str, kind: str) -> Config:
-    found = tower_config(cfg, key, kind)
-    assert found is not None
-    return found
 
 
 def two_layers(text: int, source: int, *, bias: bool = True, prefix: str = "multi_modal_projector.") -> Tensors:
@@ -91,31 +83,6 @@ def mistral3(cfg: Config, readers: Readers) -> ModelShape:
     parts.linear("patch_merger.merging_layer", tower.hidden, merge**2 * tower.hidden, bias=False)
     parts.linear("linear_1", text.hidden, tower.hidden, bias=bias)
     parts.linear("linear_2", text.hidden, text.hidden, bias=bias)
-    return compose(text, (tower,), parts.done())
-
-
-def gemma3(cfg: Config, readers: Readers) -> ModelShape:
-    text = read_text(text_config(cfg), readers)
-    tower = vit.pooled_siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
-    # The projector pools the patches of an image to a fixed number of tokens.
-    side = tower.image_size // tower.patch
-    tokens = cfg.integer("mm_tokens_per_image", default=256, high=65_536, silent=True)
-    tower = tower.model_copy(update={"merge": max(side // isqrt(tokens), 1)})
-    parts = Parts("projector", "multi_modal_projector.")
-    parts.add("mm_input_projection_weight", tower.hidden, text.hidden, kind="linear")
-    parts.norm("mm_soft_emb_norm", tower.hidden, bias=False)
-    if text.max_context is None:
-        cfg.notes.assume("assumption.class_default", key="text_config.max_position_embeddings", value="131072")
-        text = text.model_copy(update={"max_context": 131_072})
-    return compose(text, (tower,), parts.done())
-
-
-def paligemma(cfg: Config, readers: Readers) -> ModelShape:
-    """SigLIP without its pooling head, one matrix with a bias, Gemma or Gemma 2."""
-    text = read_text(text_config(cfg), readers)
-    tower = vit.siglip(need_tower(cfg, "vision_config", "siglip"), "vision_tower.vision_model.")
-    cfg.ignore("projection_dim", "hidden_size")
-    parts = Parts("projector", "multi_modal_projector.").linear("linear", text.hidden, tower.hidden)
     return compose(text, (tower,), parts.done())
 
 
@@ -202,8 +169,18 @@ def mllama(cfg: Config, readers: Readers) -> ModelShape:
 
 
 def aria(cfg: Config, readers: Readers) -> ModelShape:
-    """SigLIP's tower, and a projector of one cross-attention layer whose queries depend on the patch count."""
-    text = read_text(text_config(cfg), readers)
+    """SigLIP's tower, and a projector of one cross-attention layer whose queries depend on the patch count. Original
+    files call the language model by another name and its experts' width ``moe_intermediate_size``."""
+    language = text_config(cfg)
+    if language.string("model_type", default="") == "aria_moe_lm":
+        values = {
+            **language.raw,
+            "model_type": "aria_text",
+            "intermediate_size": language.integer("moe_intermediate_size"),
+        }
+        language = Config(values, language.path, cfg.notes)
+        language.ignore("moe_intermediate_size")
+    text = read_text(language, readers)
     tower = vit.siglip(need_tower(cfg, "vision_config", "idefics3"), "vision_tower.")
     table = cfg.require_sub("projector_patch_to_query_dict")
     if not all(key.isdecimal() for key in table.raw):
@@ -269,32 +246,6 @@ def exaone4_5(cfg: Config, readers: Readers) -> ModelShape:
     return compose(text, (tower,), prefix=NEW, head="lm_head.")
 
 
-def gemma4(cfg: Config, readers: Readers) -> ModelShape:
-    """A vision tower always, an audio tower in the small models, one matrix behind each."""
-    text = read_text(text_config(cfg), readers, {"gemma4_unified_text": "gemma4_text"})
-    unified = cfg.string("model_type", default="") == "gemma4_unified"
-    towers: list[Tower] = []
-    parts = Parts("projector", "model.")
-    vision = tower_config(cfg, "vision_config", "", optional=True)
-    if vision is not None:
-        towers.append(
-            other.gemma4_unified(vision, "model.embed_vision.")
-            if unified
-            else other.gemma4(vision, "model.vision_tower.")
-        )
-        middle = "embed_vision.multimodal_embedder" if unified else "embed_vision"
-        parts.linear(f"{middle}.embedding_projection", text.hidden, towers[-1].hidden, bias=False)
-    sound = tower_config(cfg, "audio_config", "", optional=True)
-    if sound is not None:
-        if unified:
-            source = sound.integer("audio_embed_dim", high=2**20)
-        else:
-            towers.append(audio.gemma4(sound, "model.audio_tower."))
-            source = sound.integer("output_proj_dims", high=2**20)
-        parts.linear("embed_audio.embedding_projection", text.hidden, source, bias=False)
-    return compose(text, towers, parts.done(), prefix=NEW, head="lm_head.")
-
-
 def minimax_m3_vl(cfg: Config, readers: Readers) -> ModelShape:
     text = read_text(text_config(cfg, default_type="minimax_m3"), readers)
     tower = other.minimax_m3(cfg.require_sub("vision_config"), "vision_tower.")
@@ -323,26 +274,6 @@ def fuyu(cfg: Config, readers: Readers) -> ModelShape:
     cfg.ignore("text_config")
     parts = Parts("vision", "").linear("vision_embed_tokens", text.hidden, flat)
     return compose(text, (), parts.done())
-
-
-def minicpmv(cfg: Config, readers: Readers) -> ModelShape:
-    """Flat: the language model by version, SigLIP's tower and a resampler."""
-    version = cfg.get("version")
-    families = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama"}
-    if version is None:
-        raise cfg.missing("version")
-    family = families.get(str(version))
-    if family is None:
-        raise cfg.bad("version", "choice")
-    text = readers[family](cfg)
-    vision = cfg.require_sub("vision_config")
-    tower = vit.siglip(vision, "vpm.")
-    if cfg.flag("drop_vision_last_layer", default=str(version) != "2.5"):
-        layers = tower.layers - 1
-        tower = vit.siglip(Config({**vision.raw, "num_hidden_layers": layers}, vision.path, vision.notes), "vpm.")
-    cfg.ignore("patch_size", "image_size", "slice_config")
-    projector = other.resampler(text.hidden, tower.hidden, cfg.integer("query_num"), "resampler.")
-    return compose(text, (tower,), projector, prefix="llm.model.", head="llm.lm_head.")
 
 
 def speech(cfg: Config, readers: Readers) -> ModelShape:
@@ -398,10 +329,6 @@ COMPOSITES: dict[str, Callable[[Config, Readers], ModelShape]] = {
     "llava_next_video": llava_next,
     "llava_onevision": llava_next,
     "mistral3": mistral3,
-    "gemma3": gemma3,
-    "paligemma": paligemma,
-    "gemma4": gemma4,
-    "gemma4_unified": gemma4,
     "aya_vision": aya_vision,
     "cohere2_vision": aya_vision,
     "deepseek_vl": deepseek_vl,
@@ -429,7 +356,6 @@ COMPOSITES: dict[str, Callable[[Config, Readers], ModelShape]] = {
     "minimax_m3_vl": minimax_m3_vl,
     "step3p7": step3p7,
     "fuyu": fuyu,
-    "minicpmv": minicpmv,
     "qwen2_audio": speech,
     "voxtral": speech,
     "granite_speech": granite_speech,

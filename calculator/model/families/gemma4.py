@@ -68,7 +68,7 @@ def gemma4_text(cfg: Config) -> ModelShape:
         tensors: Tensors = (
             *attention(mixer, size.hidden, out_bias=bias, no_kv=shares),
             *dense_mlp(mlp, size.hidden),
-            *_per_layer_tensors(per_layer, size.hidden),
+            *per_layer_tensors(per_layer, size.hidden),
         )
         names: tuple[str, ...] = NORMS
         if moe is not None:
@@ -92,7 +92,8 @@ def gemma4_text(cfg: Config) -> ModelShape:
         order,
         tie=tied(cfg, True),
         final_softcap=cfg.has("final_logit_softcapping"),
-        extra_embedding=_per_layer_tables(cfg, size, per_layer),
+        embedding_scaled=True,
+        extra_embedding=per_layer_tables(cfg, size, per_layer),
     )
 
 
@@ -129,7 +130,7 @@ def _experts(cfg: Config, width: int) -> MoeMlp | None:
     return moe.model_copy(update={"dense_width": width})
 
 
-def _per_layer_tensors(width: int, hidden: int) -> Tensors:
+def per_layer_tensors(width: int, hidden: int) -> Tensors:
     if not width:
         return ()
     return (
@@ -139,7 +140,7 @@ def _per_layer_tensors(width: int, hidden: int) -> Tensors:
     )
 
 
-def _per_layer_tables(cfg: Config, size: Sizes, width: int) -> Tensors:
+def per_layer_tables(cfg: Config, size: Sizes, width: int) -> Tensors:
     """One more table whose rows hold a vector for every layer."""
     if not width:
         cfg.ignore("vocab_size_per_layer_input")

@@ -83,4 +83,5 @@ def recurrent_gemma(cfg: Config) -> ModelShape:
         norm_kind="rms_unit_offset",
         final_norm="model.final_norm",
         final_softcap=True,
+        embedding_scaled=True,
     )

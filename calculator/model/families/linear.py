@@ -1,4 +1,4 @@
-"""Hybrids of attention and linear mixers: Qwen3-Next, Qwen3.5, MiniMax, Kimi Linear, LFM2, RWKV.
+"""Hybrids of attention and linear mixers: Qwen3-Next, Qwen3.5, MiniMax, Kimi Linear, LFM2.
 
 Facts are those of the modelling code in the public transformers repository, release 5.24; tensor names are those of the
 published checkpoints.
@@ -10,18 +10,15 @@ from calculator.model.build import (
     AttentionNames,
     MlpNames,
     MoeNames,
-    Tensors,
     attention,
     block,
     dense_mlp,
     latent_attention,
-    linear,
     moe_mlp,
     stack,
-    vector,
 )
 from calculator.model.config import MAX_LAYERS, Config
-from calculator.model.decoder import LAYER_WORDS, Sizes, activation, assemble, context, every, sizes, tied
+from calculator.model.decoder import LAYER_WORDS, activation, assemble, every, sizes, tied
 from calculator.model.families.moe import MIXTRAL_NAMES, QWEN_NAMES, read_latent
 from calculator.model.mtp import joined_mtp, mtp_layers
 from calculator.model.shape import (
@@ -31,8 +28,6 @@ from calculator.model.shape import (
     Mlp,
     ModelShape,
     MoeMlp,
-    StateMixer,
-    Tensor,
 )
 from calculator.model.sparse import experts, sparse_layers
 from calculator.model.state import (
@@ -305,54 +300,4 @@ def _lfm2(cfg: Config, dense: DenseMlp, moe: MoeMlp | None) -> ModelShape:
         order,
         tie=tied(cfg, True, "tie_word_embeddings", "tie_embedding"),
         final_norm="model.embedding_norm",
-    )
-
-
-def rwkv(cfg: Config) -> ModelShape:
-    """RWKV-4: time mixing and channel mixing; the state is three attention rows and two token-shift rows."""
-    hidden = cfg.integer("hidden_size", high=2**20)
-    layers = cfg.integer("num_hidden_layers", high=MAX_LAYERS)
-    size = Sizes(hidden, layers, 1, 1, 1, cfg.integer("vocab_size"), context(cfg, "context_length"))
-    attended = cfg.optional_int("attention_hidden_size") or hidden
-    width = cfg.optional_int("intermediate_size") or 4 * hidden
-    mixer = StateMixer(
-        variant="rwkv", conv_channels=2 * hidden, conv_kernel=1, state_elements=3 * attended, inner=attended
-    )
-    mlp = DenseMlp(width=width, gated=False, activation="relu2")
-
-    def mix(prefix: str, part: str) -> Tensor:
-        return Tensor(name=f"{prefix}.time_mix_{part}", shape=(1, 1, hidden), component="ssm", kind="other")
-
-    def make(first: bool) -> Block:
-        tensors: Tensors = (
-            vector("attention.time_decay", attended, "ssm", kind="other"),
-            vector("attention.time_first", attended, "ssm", kind="other"),
-            *(mix("attention", p) for p in ("key", "value", "receptance")),
-            *(
-                t
-                for p in ("key", "value", "receptance")
-                for t in linear(f"attention.{p}", attended, hidden, "ssm", split="column")
-            ),
-            *linear("attention.output", hidden, attended, "ssm", split="row"),
-            *(mix("feed_forward", p) for p in ("key", "receptance")),
-            *linear("feed_forward.key", width, hidden, "mlp", split="column"),
-            *linear("feed_forward.receptance", hidden, hidden, "mlp"),
-            *linear("feed_forward.value", hidden, width, "mlp", split="row"),
-        )
-        norm_names = ("pre_ln", "ln1", "ln2") if first else ("ln1", "ln2")
-        return block(mixer, mlp, tensors, norm_names, hidden, "layer")
-
-    blocks, order = stack([(i == 0,) for i in range(layers)], make)
-    return assemble(
-        cfg,
-        size,
-        blocks,
-        order,
-        tie=tied(cfg, False),
-        norm_kind="layer",
-        final_norm="rwkv.ln_out",
-        embed="rwkv.embeddings",
-        head="head",
-        prefix="rwkv.",
-        layer_prefix="rwkv.blocks.{i}.",
     )

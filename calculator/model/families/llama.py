@@ -62,6 +62,7 @@ class Dialect:
     head: str = "lm_head"
     prefix: str = "model."
     layer_prefix: str = "model.layers.{i}."
+    embedding_scaled: bool = False
     attention_softcap: tuple[str, ...] = ()
     final_softcap: tuple[str, ...] = ()
 
@@ -159,6 +160,7 @@ def read_dialect(cfg: Config, d: Dialect) -> ModelShape:
         prefix=d.prefix,
         layer_prefix=d.layer_prefix,
         final_softcap=any(cfg.has(key) for key in d.final_softcap),
+        embedding_scaled=d.embedding_scaled,
         embedding_dropout=cfg.number("embd_pdrop", "embedding_dropout", default=0.0, high=1.0),
         mtp=joined_mtp(size, make(None), count) if count else (),
         mtp_layers=count,
@@ -209,6 +211,7 @@ GEMMA = Dialect(
     act="gelu_tanh",
     act_keys=("hidden_activation", "hidden_act"),
     head_dim=256,
+    embedding_scaled=True,
 )
 POST = ("post_attention_layernorm", "post_feedforward_layernorm")
 COHERE = Dialect(

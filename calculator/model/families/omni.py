@@ -7,13 +7,11 @@ Facts are those of the modelling code in the public transformers repository, rel
 from __future__ import annotations
 
 from calculator.model.class_defaults import TOWERS
-from calculator.model.compose import Reader, compose, read_text, text_config
+from calculator.model.compose import Readers, compose, read_text, text_config
 from calculator.model.config import Config
 from calculator.model.shape import ModelShape, Tower
 from calculator.model.towers import audio, qwen, speech
 from calculator.model.towers.layers import Parts
-
-Readers = dict[str, Reader]
 
 
 def _speaks(cfg: Config) -> bool:

@@ -1,7 +1,9 @@
-"""Vision composites whose modelling code travels with the checkpoint: Phi-3-Vision and DeepSeek-VL2.
+"""Vision composites whose modelling code travels with the checkpoint: Phi-3-Vision, DeepSeek-VL2, MiniCPM-V, VILA.
 
-Facts are those of modeling_phi3_v.py and image_embedding_phi3_v.py in microsoft/Phi-3-vision-128k-instruct, and of
-modeling_deepseek_vl_v2.py and siglip_vit.py in https://github.com/deepseek-ai/DeepSeek-VL2.
+Facts are those of modeling_phi3_v.py and image_embedding_phi3_v.py in microsoft/Phi-3-vision-128k-instruct, of
+modeling_deepseek_vl_v2.py and siglip_vit.py in https://github.com/deepseek-ai/DeepSeek-VL2, of modeling_minicpmv.py and
+resampler.py in openbmb/MiniCPM-V and its successors, and of llava/model/multimodal_projector/base_projector.py in
+https://github.com/NVlabs/VILA.
 """
 
 from __future__ import annotations
@@ -9,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calculator.model.class_defaults import TOWERS
-from calculator.model.compose import Reader, compose, read_text, text_config
+from calculator.model.compose import Readers, compose, read_text, text_config
 from calculator.model.config import Config
 from calculator.model.shape import ModelShape
-from calculator.model.towers import vit
+from calculator.model.towers import other, vit
 from calculator.model.towers.layers import Parts
-
-Readers = dict[str, Reader]
 
 NAMED_CLIP = {"openai/clip-vit-large-patch14-336": "clip_large"}
 """Towers that a file names instead of describing."""
@@ -79,4 +79,67 @@ def deepseek_vl2(cfg: Config, readers: Readers) -> ModelShape:
     return compose(text, (tower,), parts.done(), prefix="language.model.", head="language.lm_head.")
 
 
-REMOTE: dict[str, Callable[[Config, Readers], ModelShape]] = {"phi3_v": phi3_v, "deepseek_vl_v2": deepseek_vl2}
+def minicpmv(cfg: Config, readers: Readers) -> ModelShape:
+    """Flat: the language model by version, SigLIP's tower and a resampler. The first two versions name their tower."""
+    version = cfg.get("version")
+    if version is None and cfg.has("vision_encoder"):
+        return _first_minicpmv(cfg, readers)
+    families = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama"}
+    if version is None:
+        raise cfg.missing("version")
+    family = families.get(str(version))
+    if family is None:
+        raise cfg.bad("version", "choice")
+    text = readers[family](cfg)
+    vision = cfg.require_sub("vision_config")
+    tower = vit.siglip(vision, "vpm.")
+    if cfg.flag("drop_vision_last_layer", default=str(version) != "2.5"):
+        layers = tower.layers - 1
+        tower = vit.siglip(Config({**vision.raw, "num_hidden_layers": layers}, vision.path, vision.notes), "vpm.")
+    cfg.ignore("patch_size", "image_size", "slice_config")
+    projector = other.resampler(text.hidden, tower.hidden, cfg.integer("query_num"), "resampler.")
+    return compose(text, (tower,), projector, prefix="llm.model.", head="llm.lm_head.")
+
+
+SO400M = "vit_so400m_patch14_siglip_384"
+
+
+def _first_minicpmv(cfg: Config, readers: Readers) -> ModelShape:
+    """MiniCPM-V and MiniCPM-V 2: MiniCPM, timm's SigLIP tower without its pooling head, stored positions of queries."""
+    if cfg.string("vision_encoder", default="").split(".")[0] != SO400M:
+        raise cfg.bad("vision_encoder", "choice")
+    text = readers["minicpm"](cfg)
+    layers = 26 if cfg.flag("drop_vision_last_layer", default=True) else 27
+    sizes = {**TOWERS["siglip_so400m"], "num_hidden_layers": layers}
+    tower = vit.siglip(Config(sizes, "vision_encoder.", cfg.notes), "vpm.")
+    cfg.ignore("image_size", "patch_size")
+    queries = cfg.integer("query_num")
+    projector = other.resampler(text.hidden, tower.hidden, queries, "resampler.")
+    positions = Parts("projector", "resampler.").table("pos_embed", queries, text.hidden).done()
+    return compose(text, (tower,), (*projector, *positions), prefix="llm.model.", head="llm.lm_head.")
+
+
+def vila(cfg: Config, readers: Readers) -> ModelShape:
+    """Each part in a folder of its own, described in an object of its own; patches merged two by two."""
+    text = read_text(text_config(cfg, "llm_cfg"), readers)
+    vision = cfg.require_sub("vision_tower_cfg")
+    if vision.string("model_type", default="siglip_vision_model") != "siglip_vision_model":
+        raise vision.bad("model_type", "choice")
+    tower = vit.pooled_siglip(vision, "vision_tower.").model_copy(update={"merge": 2})
+    projector = cfg.require_sub("mm_projector_cfg")
+    if projector.string("mm_projector_type", default="mlp_downsample") != "mlp_downsample":
+        raise projector.bad("mm_projector_type", "choice")
+    if cfg.flag("s2", silent=True):
+        raise cfg.bad("s2", "choice")
+    cfg.ignore("hidden_size", "mm_hidden_size", "vision_resolution")
+    parts = Parts("projector", "mm_projector.layers.").norm("1", 4 * tower.hidden)
+    parts.linear("2", text.hidden, 4 * tower.hidden).linear("4", text.hidden, text.hidden)
+    return compose(text, (tower,), parts.done(), prefix="llm.model.", head="llm.lm_head.")
+
+
+REMOTE: dict[str, Callable[[Config, Readers], ModelShape]] = {
+    "phi3_v": phi3_v,
+    "deepseek_vl_v2": deepseek_vl2,
+    "minicpmv": minicpmv,
+    "llava_llama": vila,
+}

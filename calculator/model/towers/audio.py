@@ -1,7 +1,7 @@
-"""Audio towers: Whisper's encoder and its kin, Qwen-Omni's, the Conformers of Gemma 4, Granite Speech and Phi-4.
+"""Audio towers: Whisper's encoder and its kin, Qwen-Omni's, the Conformers of Granite Speech and Phi-4.
 
 Facts are those of the modelling code in the public transformers repository, release 5.24
-(src/transformers/models/{whisper,qwen2_audio,voxtral,qwen2_5_omni,qwen3_omni_moe,gemma4,granite_speech,phi4_multimodal}).
+(src/transformers/models/{whisper,qwen2_audio,voxtral,qwen2_5_omni,qwen3_omni_moe,granite_speech,phi4_multimodal}).
 """
 
 from __future__ import annotations
@@ -62,37 +62,6 @@ def qwen3_omni(cfg: Config, prefix: str) -> Tower:
     parts.linear("conv_out", hidden, narrow * bins, bias=False)
     add_layers(parts, _whisper_layer(True), layers, hidden, width)
     parts.norm("ln_post", hidden).linear("proj1", hidden, hidden).linear("proj2", out, hidden)
-    return tower(parts, "audio", prefix, hidden, layers, heads)
-
-
-def gemma4(cfg: Config, prefix: str) -> Tower:
-    """A Conformer without biases: two half feed-forwards, attention with relative keys, a light convolution."""
-    hidden, layers = cfg.integer("hidden_size", high=2**20), cfg.integer("num_hidden_layers", high=MAX_TOWER_LAYERS)
-    heads, kernel = cfg.integer("num_attention_heads", high=65_536), cfg.integer("conv_kernel_size", high=1024)
-    first, second = cfg.ints("subsampling_conv_channels", length=2, low=1) or (128, 32)
-    out = cfg.integer("output_proj_dims", high=2**20)
-    head = cfg.divide("num_attention_heads", hidden, heads)
-    cfg.ignore("attention_chunk_size")
-    parts, at, n = Parts("audio"), "layers.{i}.", layers
-    sub = "subsample_conv_projection."
-    for number, (channels, into) in enumerate(((1, first), (first, second))):
-        parts.conv(f"{sub}layer{number}.conv", into, channels, 3, 3, bias=False)
-        parts.norm(f"{sub}layer{number}.norm", into, bias=False)
-    parts.linear(f"{sub}input_proj_linear", hidden, first // 4 * second, bias=False)
-    for half in ("feed_forward1", "feed_forward2"):
-        parts.linear(f"{at}{half}.ffw_layer_1.linear", 4 * hidden, hidden, bias=False, copies=n)
-        parts.linear(f"{at}{half}.ffw_layer_2.linear", hidden, 4 * hidden, bias=False, copies=n)
-        parts.norm(f"{at}{half}.pre_layer_norm", hidden, bias=False, copies=n)
-        parts.norm(f"{at}{half}.post_layer_norm", hidden, bias=False, copies=n)
-    parts.add(f"{at}self_attn.per_dim_scale", head, copies=n)
-    for name in ("q_proj.linear", "k_proj.linear", "v_proj.linear", "post.linear", "relative_k_proj"):
-        parts.linear(f"{at}self_attn.{name}", hidden, hidden, bias=False, copies=n)
-    parts.linear(f"{at}lconv1d.linear_start.linear", 2 * hidden, hidden, bias=False, copies=n)
-    parts.linear(f"{at}lconv1d.linear_end.linear", hidden, hidden, bias=False, copies=n)
-    parts.conv(f"{at}lconv1d.depthwise_conv1d", hidden, 1, kernel, bias=False, copies=n)
-    for name in ("lconv1d.pre_layer_norm", "lconv1d.conv_norm", "norm_pre_attn", "norm_post_attn", "norm_out"):
-        parts.norm(at + name, hidden, bias=False, copies=n)
-    parts.linear("output_proj", out, hidden)
     return tower(parts, "audio", prefix, hidden, layers, heads)
 
 

@@ -115,20 +115,20 @@ def layers_of(shape: ModelShape, form: KvFormat, *, latent: bool = True) -> tupl
     """Every layer's cache row. MLA keeps the latent only; before mid-2025 full keys and values."""
     found = []
     for index in shape.order:
-        mixer = shape.blocks[index].mixer
         row, window, state = 0, 0, 0
-        if isinstance(mixer, Attention) and not mixer.shares_kv:
-            row = form.vector_bytes(mixer.kv_heads * mixer.head_dim)
-            row += form.vector_bytes(mixer.kv_heads * mixer.v_head_dim)
-            window = mixer.window or mixer.chunk or 0
-        elif isinstance(mixer, LatentAttention):
-            row = form.vector_bytes(mixer.kv_lora_rank + mixer.qk_rope_head_dim)
-            if not latent:
+        for mixer in shape.blocks[index].mixers:
+            if isinstance(mixer, Attention) and not mixer.shares_kv:
+                row += form.vector_bytes(mixer.kv_heads * mixer.head_dim)
+                row += form.vector_bytes(mixer.kv_heads * mixer.v_head_dim)
+                window = mixer.window or mixer.chunk or 0
+            elif isinstance(mixer, LatentAttention) and latent:
+                row += form.vector_bytes(mixer.kv_lora_rank + mixer.qk_rope_head_dim)
+            elif isinstance(mixer, LatentAttention):
                 key = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
-                row = form.vector_bytes(mixer.heads * key) + form.vector_bytes(mixer.heads * mixer.v_head_dim)
-        elif isinstance(mixer, StateMixer):
-            columns = max(mixer.conv_kernel - 1, 0)
-            state = 4 * (mixer.conv_channels * columns + mixer.state_elements)
+                row += form.vector_bytes(mixer.heads * key) + form.vector_bytes(mixer.heads * mixer.v_head_dim)
+            elif isinstance(mixer, StateMixer):
+                columns = max(mixer.conv_kernel - 1, 0)
+                state += 4 * (mixer.conv_channels * columns + mixer.state_elements)
         found.append(Layer(row, window, state))
     return tuple(found)
 
@@ -140,16 +140,17 @@ def compute_bytes(shape: ModelShape, ubatch: int, context: int, *, flash: bool, 
     """
     rows = min(ubatch, context)
     logits = rows * shape.vocab * 4 if head_on_gpu else 0
-    heads = max((b.mixer.heads for b in shape.blocks if isinstance(b.mixer, Attention | LatentAttention)), default=0)
+    mixers = (mixer for block in shape.blocks for mixer in block.mixers)
+    heads = max((m.heads for m in mixers if isinstance(m, Attention | LatentAttention)), default=0)
     scores = rows * context * 2 if flash else heads * rows * context * 4
     width = 0
-    for block in shape.blocks:
-        if isinstance(block.mlp, DenseMlp):
-            width = max(width, block.mlp.width)
-        elif isinstance(block.mlp, MoeMlp):
-            width = max(width, block.mlp.top_k * block.mlp.width + block.mlp.shared_width)
-    mlp = rows * (2 * width + 3 * shape.hidden) * 4
-    largest = max(logits, scores, mlp)
+    for mlp in (mlp for block in shape.blocks for mlp in block.mlps):
+        if isinstance(mlp, DenseMlp):
+            width = max(width, mlp.width)
+        elif isinstance(mlp, MoeMlp):
+            width = max(width, mlp.top_k * mlp.width + mlp.shared_width)
+    wide = rows * (2 * width + 3 * shape.hidden) * 4
+    largest = max(logits, scores, wide)
     return Span(int(1.25 * largest), largest, int(1.7 * largest + 32 * MIB))
 
 

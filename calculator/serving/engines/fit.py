@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from calculator.hardware import Gpu
-from calculator.model.shape import MoeMlp
 from calculator.serving.engines.cells import Setup
 from calculator.serving.overheads import context_term
 from calculator.text import Text, text
@@ -84,7 +83,7 @@ def _shortened(setup: Setup, room: int) -> Setup:
 
 
 def _experts(setup: Setup) -> bool:
-    return any(isinstance(block.mlp, MoeMlp) for block in setup.shape.blocks)
+    return any(block.mixture for block in setup.shape.blocks)
 
 
 class _Layers:

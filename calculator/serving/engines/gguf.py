@@ -154,6 +154,6 @@ def _sizes(shape: ModelShape, name: str, stored: StoredWeights | None) -> _Sizes
         layers=tuple(layer_sum(i, lambda t: True) for i in range(shape.layers)),
         experts=tuple(layer_sum(i, lambda t: t.component == "experts") for i in range(shape.layers)),
         embedding=embedding,
-        final=round(sum(size(t, None) for t in shape.final)),
+        final=round(sum(size(t, None) for t in (*shape.final, *shape.shared))),
         head=head,
     )

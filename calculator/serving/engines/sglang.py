@@ -144,7 +144,7 @@ def _tower_factor(shape: ModelShape) -> float:
 
 
 def _page(shape: ModelShape, plan: ServingPlan) -> int:
-    latent = any(isinstance(b.mixer, LatentAttention) for b in shape.blocks)
+    latent = any(isinstance(mixer, LatentAttention) for b in shape.blocks for mixer in b.mixers)
     return plan.block_size or (64 if latent and plan.gpu.startswith(("h100", "h200", "h20", "gh200")) else 1)
 
 

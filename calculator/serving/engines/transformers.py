@@ -143,11 +143,10 @@ def _uncompressed(
     shape: ModelShape, layers: range, specs: dict[Spec, int], size: Callable[[int], int]
 ) -> dict[Spec, int]:
     """The library caches the expanded heads of latent attention, not the latent."""
-    if not any(isinstance(block.mixer, LatentAttention) for block in shape.blocks):
+    if not any(isinstance(mixer, LatentAttention) for block in shape.blocks for mixer in block.mixers):
         return specs
     found: dict[Spec, int] = {}
-    for layer in layers:
-        mixer = shape.blocks[shape.order[layer]].mixer
+    for mixer in (mixer for layer in layers for mixer in shape.blocks[shape.order[layer]].mixers):
         if isinstance(mixer, LatentAttention):
             key = size(mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
             spec = Spec("full", mixer.heads * (key + size(mixer.v_head_dim)))

@@ -50,10 +50,11 @@ def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: 
     """The cache of one stage's layers."""
     form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
     specs = layer_specs(shape, layers, split.tp, form, drafts=drafts_of(plan))
-    latent = next((b.mixer for b in shape.blocks if isinstance(b.mixer, LatentAttention)), None)
+    latent = next((m for b in shape.blocks for m in b.mixers if isinstance(m, LatentAttention)), None)
     version = chosen.version
     if latent is not None and (version < MLA_BACKEND or plan.mla is False):
-        specs = {Spec("full", latent.heads // split.tp * 2 * form.vector_bytes(256)): len(layers)}
+        count = sum(len(shape.blocks[shape.order[layer]].mixers) for layer in layers)
+        specs = {Spec("full", latent.heads // split.tp * 2 * form.vector_bytes(256)): count}
     if layers.stop == shape.layers:
         for spec, count in draft_of(shape, plan, split, form).specs.items():
             specs[spec] = specs.get(spec, 0) + count
@@ -238,8 +239,7 @@ def rotary_bytes(shape: ModelShape) -> int:
     if not shape.max_context:
         return 0
     widths = set()
-    for block in shape.blocks:
-        mixer = block.mixer
+    for mixer in (mixer for block in shape.blocks for mixer in block.mixers):
         if isinstance(mixer, Attention) and mixer.rotary != "none":
             widths.add((mixer.rotary_dim or mixer.head_dim, bool(mixer.window)))
         elif isinstance(mixer, LatentAttention):
@@ -264,7 +264,7 @@ def persistent_bytes(shape: ModelShape, chosen: Settings) -> int:
     total = 0
     if chosen.runner == "v2":
         total += chosen.seqs * round_up(shape.vocab, 64) * 4 + ceil_div(chosen.seqs * shape.vocab, 8)
-    latent = next((b.mixer for b in shape.blocks if isinstance(b.mixer, LatentAttention)), None)
+    latent = next((m for b in shape.blocks for m in b.mixers if isinstance(m, LatentAttention)), None)
     if latent is not None:
         rows = min(max(8 * chosen.context, 4 * chosen.seqs * 64), 65536)
         total += rows * (latent.kv_lora_rank + latent.qk_rope_head_dim) * 2

@@ -86,7 +86,7 @@ def activation(
         int(0.97 * (max(low, least) + extra)),
         int(most * (max(high, layer) + extra + 2 * pixels)),
     )
-    mixers = (shape.blocks[index].mixer for index in {shape.order[i] for i in layers})
+    mixers = (mixer for index in {shape.order[i] for i in layers} for mixer in shape.blocks[index].mixers)
     scratch = max((delta_scratch(m, split, run.tokens) for m in mixers if isinstance(m, StateMixer)), default=0)
     return Activation(total, value, layer, kept + pixels, cublas, scratch, cached)
 
@@ -127,15 +127,16 @@ def _layers(shape: ModelShape, split: Split, layers: range, run: Run, version: V
     widest = 0
     for index in {shape.order[layer] for layer in layers}:
         block = shape.blocks[index]
-        peak = run.tokens * (2 * rows * shape.hidden + _mlp_bytes(block.mlp, split))
-        if isinstance(block.mlp, MoeMlp) and version < WORKSPACE_KEPT:
-            peak += _experts(block.mlp, shape.hidden, split, run)
-        if isinstance(block.mixer, LatentAttention) and runner != "v0":
-            peak = max(peak, _latent_projection(block.mixer, split, run))
-        elif isinstance(block.mixer, StateMixer):
-            peak += delta_scratch(block.mixer, split, run.tokens)
-        elif isinstance(block.mixer, Attention):
-            peak = max(peak, 4 * run.tokens * block.mixer.heads * block.mixer.head_dim // split.tp)
+        peak = run.tokens * (2 * rows * shape.hidden + max(_mlp_bytes(mlp, split) for mlp in block.mlps))
+        if block.mixture is not None and version < WORKSPACE_KEPT:
+            peak += _experts(block.mixture, shape.hidden, split, run)
+        for mixer in block.mixers:
+            if isinstance(mixer, LatentAttention) and runner != "v0":
+                peak = max(peak, _latent_projection(mixer, split, run))
+            elif isinstance(mixer, StateMixer):
+                peak += delta_scratch(mixer, split, run.tokens)
+            elif isinstance(mixer, Attention):
+                peak = max(peak, 4 * run.tokens * mixer.heads * mixer.head_dim // split.tp)
         widest = max(widest, peak)
     if runner != "v0":
         widest += LAYER_CONSTANT_BYTES
@@ -188,8 +189,8 @@ def _moe_workspace(shape: ModelShape, split: Split, layers: range, run: Run, ver
         return 0
     largest = 0
     for index in {shape.order[layer] for layer in layers}:
-        mlp = shape.blocks[index].mlp
-        if isinstance(mlp, MoeMlp):
+        mlp = shape.blocks[index].mixture
+        if mlp is not None:
             width, hidden = mlp.width // split.width_ranks, mlp.latent or shape.hidden
             largest = max(largest, 2 * run.tokens * mlp.top_k * (max(2 * width, hidden) + max(width, hidden)))
     return largest

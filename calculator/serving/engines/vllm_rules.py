@@ -6,7 +6,7 @@ Ranges are half open and begin at the first release in which the source was seen
 from __future__ import annotations
 
 from calculator.hardware import Gpu
-from calculator.model.shape import ModelShape, MoeMlp, StateMixer
+from calculator.model.shape import ModelShape, StateMixer
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import round_up
 from calculator.serving.versions import Rule, Version
@@ -63,8 +63,8 @@ def default_runner(version: Version, shape: ModelShape) -> str:
         return "v0"
     if version < (0, 22, 0):
         return "v1"
-    moe = any(isinstance(block.mlp, MoeMlp) for block in shape.blocks)
-    state = any(isinstance(block.mixer, StateMixer) for block in shape.blocks)
+    moe = any(block.mixture for block in shape.blocks)
+    state = any(isinstance(mixer, StateMixer) for block in shape.blocks for mixer in block.mixers)
     if version < (0, 25, 0):
         return "v2" if shape.model_type == "qwen3" and shape.quantization is None else "v1"
     if version < (0, 29, 0):

@@ -71,7 +71,7 @@ def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
 
 
 def _chunks_by_itself(shape: ModelShape, plan: ServingPlan, context: int, version: Version) -> bool:
-    windows = any(isinstance(b.mixer, Attention) and b.mixer.window for b in shape.blocks)
+    windows = any(isinstance(m, Attention) and m.window for b in shape.blocks for m in b.mixers)
     if plan.chunked_prefill is not None:
         return plan.chunked_prefill
     if plan.max_num_batched_tokens is not None and plan.max_num_batched_tokens < context:
@@ -84,7 +84,7 @@ def _chunks_by_itself(shape: ModelShape, plan: ServingPlan, context: int, versio
 def _state_pages(shape: ModelShape, plan: ServingPlan, version: Version) -> tuple[int | None, Text | None]:
     """Pages of a state that a request holds: 1, or 2 with prefix caching in mode "align"; None: one for every block
     (mode "all"). vllm/model_executor/models/config.py, 0.16.0 to 0.33.0."""
-    states = [b.mixer for b in shape.blocks if isinstance(b.mixer, StateMixer)]
+    states = [m for b in shape.blocks for m in b.mixers if isinstance(m, StateMixer)]
     if not states:
         return 1, None
     caching = plan.prefix_caching

@@ -37,16 +37,16 @@ def check_blocks(shape: ModelShape, split: Split, version: Version) -> None:
     if stored is None or stored.block is None or version >= BLOCKS_DIVIDED:
         return
     for block in shape.blocks:
-        mlp = block.mlp
-        width, ranks = 0, 1
-        if isinstance(mlp, DenseMlp):
-            width, ranks = mlp.width, split.tp
-        elif isinstance(mlp, MoeMlp):
-            width, ranks = mlp.width, split.width_ranks
-        if ranks > 1 and width // ranks % stored.block[0]:
-            raise PlanError(
-                "serving.tp_block", field="tp", width_count=width // ranks, block_count=stored.block[0], tp=ranks
-            )
+        for mlp in block.mlps:
+            width, ranks = 0, 1
+            if isinstance(mlp, DenseMlp):
+                width, ranks = mlp.width, split.tp
+            elif isinstance(mlp, MoeMlp):
+                width, ranks = mlp.width, split.width_ranks
+            if ranks > 1 and width // ranks % stored.block[0]:
+                raise PlanError(
+                    "serving.tp_block", field="tp", width_count=width // ranks, block_count=stored.block[0], tp=ranks
+                )
 
 
 def mxfp4_kernel(plan: ServingPlan, gpu: Gpu, version: Version) -> str:
@@ -96,10 +96,8 @@ def latent_copies(shape: ModelShape, layers: range, split: Split, version: Versi
     """
     total = 0
     quantised = shape.quantization is not None
-    for layer in layers:
-        mixer = shape.blocks[shape.order[layer]].mixer
-        if not isinstance(mixer, LatentAttention):
-            continue
+    latents = (m for i in layers for m in shape.blocks[shape.order[i]].mixers if isinstance(m, LatentAttention))
+    for mixer in latents:
         heads = mixer.heads // split.tp
         if version < MLA_ABSORBED:
             into = mixer.q_lora_rank or shape.hidden
