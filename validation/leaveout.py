@@ -2,10 +2,10 @@
 
 Of what vLLM's start is made, the weights, the cache's layout, the budget and the profiling buffers are counted from its
 code; no start enters them, so that leaving a release out cannot change them. Read off starts are the memory outside the
-allocator (a value for each kind of start), the captured graphs (two constants) and one constant of the layer peak, read
-off release 0.19 alone. ``leave_one_version_out`` fits the first two without a minor release and judges them on it; the
-activation of every release but 0.19 is out of sample as it stands. ``leave_one_source_out`` does the same with the
-shares of the peak that the speed assumes.
+allocator (a value for each kind of start), the captured graphs (a value for a layer of each) and one constant of the
+layer peak, read off release 0.19 alone. ``leave_one_version_out`` fits the first two without a minor release and judges
+them on it; the activation of every release but 0.19 is out of sample as it stands. ``leave_one_source_out`` does the
+same with the shares of the peak that the speed assumes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from calculator.hardware import Gpu, find, resolve
 from calculator.model.shape import ModelShape
 from calculator.serving.bill import start
 from calculator.serving.engines import vllm_rules as rules
+from calculator.serving.engines.vllm_graphs import NONE, graphs
 from calculator.serving.engines.vllm_settings import settings
 from calculator.serving.overheads import context_term, is_linked
 from calculator.serving.plan import ServingPlan
@@ -56,7 +57,7 @@ class Reading:
     measured: int
     predicted: int
     kind: tuple[Any, ...]
-    sizes: int = 0
+    layer_graphs: int = 0
     known: int = 0
     pool: tuple[int, int] | None = None
 
@@ -83,14 +84,17 @@ def _readings(case: Mapping[str, Any]) -> list[Reading]:
             chosen.version >= (0, 17, 0))  # fmt: skip
     given = case["measured"]
     release = ".".join(str(part) for part in chosen.version[:2])
-    sizes = rules.capture_sizes(chosen.version, chosen.runner, chosen.seqs) if plan.cuda_graphs else 0
+    layers = range(shape.layers)
+    taken = graphs(shape, layers, 0, chosen.version, chosen.runner, chosen.seqs) if plan.cuda_graphs else NONE
     counted = context_term(gpu).span.value if rules.context_in_budget(chosen.version, chosen.runner) else 0
     found = []
     for key in wanted:
         known = counted if key == NON_TORCH else 0
         pool = (given[POOL], begun.pool.value) if key == NON_TORCH and POOL in (case.get("score") or ()) else None
         predicted = (begun.non_torch if key == NON_TORCH else begun.cuda_graphs).span.value
-        found.append(Reading(str(case["id"]), release, key, int(given[key]), predicted, kind, sizes, known, pool))
+        found.append(
+            Reading(str(case["id"]), release, key, int(given[key]), predicted, kind, taken.layer_graphs, known, pool)
+        )
     return found
 
 
@@ -109,15 +113,9 @@ def refit_non_torch(judged: Reading, others: Sequence[Reading]) -> int | None:
 
 
 def refit_graphs(judged: Reading, others: Sequence[Reading]) -> int | None:
-    """The two constants, for the first graph and for each size, by least squares over the other releases' starts."""
-    known = [(other.sizes, other.measured) for other in others if other.sizes]
-    if len({sizes for sizes, _ in known}) < 2:
-        return None
-    mean_size = sum(sizes for sizes, _ in known) / len(known)
-    mean_held = sum(held for _, held in known) / len(known)
-    spread = sum((sizes - mean_size) ** 2 for sizes, _ in known)
-    each = max(sum((sizes - mean_size) * (held - mean_held) for sizes, held in known) / spread, 0.0)
-    return int(max(mean_held + each * (judged.sizes - mean_size), 0.0))
+    """The median of what a layer of a graph takes in the other releases' starts."""
+    known = [other.measured / other.layer_graphs for other in others if other.layer_graphs]
+    return int(median(known) * judged.layer_graphs) if len(known) > 1 else None
 
 
 _REFITS: Mapping[str, Callable[[Reading, Sequence[Reading]], int | None]] = {

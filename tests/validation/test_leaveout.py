@@ -15,9 +15,9 @@ MIB = 2**20
 GIB = 2**30
 
 
-def reading(release, held, kind=("one", "large"), key=NON_TORCH, sizes=0, **more):
-    id_ = f"{release} {held} {sizes}"
-    return Reading(id_, release, key, held, more.pop("predicted", 100 * MIB), kind, sizes, **more)
+def reading(release, held, kind=("one", "large"), key=NON_TORCH, layer_graphs=0, **more):
+    id_ = f"{release} {held} {layer_graphs}"
+    return Reading(id_, release, key, held, more.pop("predicted", 100 * MIB), kind, layer_graphs, **more)
 
 
 def test_a_refit_never_sees_the_release_it_is_judged_on():
@@ -41,10 +41,11 @@ def test_the_refit_takes_the_nearest_kind_and_leaves_the_context_out():
     assert leaveout.refit_non_torch(judged, [other]) is None
 
 
-def test_the_graphs_refit_recovers_a_line():
-    others = [reading("0.9", 70 + 6 * sizes, key=GRAPHS, sizes=sizes) for sizes in (1, 35, 67)]
-    assert leaveout.refit_graphs(reading("0.11", 0, key=GRAPHS, sizes=51), others) == pytest.approx(376, abs=1)
-    assert leaveout.refit_graphs(reading("0.11", 0, key=GRAPHS, sizes=51), others[:1]) is None
+def test_the_graphs_refit_is_the_usual_layer_of_the_others():
+    others = [reading("0.6", size * 7, key=GRAPHS, layer_graphs=size) for size in (100, 400)]
+    others.append(reading("0.7", 9000, key=GRAPHS, layer_graphs=1000))
+    assert leaveout.refit_graphs(reading("0.11", 0, key=GRAPHS, layer_graphs=50), others) == 350
+    assert leaveout.refit_graphs(reading("0.11", 0, key=GRAPHS, layer_graphs=50), others[:1]) is None
 
 
 def test_the_pool_moves_by_what_the_term_moves():

@@ -15,6 +15,9 @@ from calculator.serving.drafts import FED_BY_HIDDEN, NOTHING, Draft, draft_of, d
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Activation, Run, activation
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
+from calculator.serving.engines.vllm_graphs import NONE as NO_GRAPHS
+from calculator.serving.engines.vllm_graphs import SOURCE as GRAPHS_SOURCE
+from calculator.serving.engines.vllm_graphs import graphs
 from calculator.serving.engines.vllm_multimodal import check_limits, items, limits, without_idle_towers
 from calculator.serving.engines.vllm_settings import Settings, settings
 from calculator.serving.engines.vllm_weights import (
@@ -164,9 +167,9 @@ def _stage(
     context = context_term(gpu).span
     if rules.context_in_budget(version, chosen.runner):
         outside, context = outside + context, ZERO
-    graphs, reserved = _graphs(plan, chosen)
+    taken = graphs(shape, layers, draft.layers, version, chosen.runner, chosen.seqs) if plan.cuda_graphs else NO_GRAPHS
     budget = int(chosen.fraction * gpu.total_bytes)
-    charged = held_span + extra_span(extras) + work.total + outside + reserved
+    charged = held_span + extra_span(extras) + work.total + outside + taken.reserved
     pool = charged.rest_of(budget)
     if plan.kv_cache_memory_bytes is not None:
         pool = Span.exact(plan.kv_cache_memory_bytes)
@@ -185,8 +188,11 @@ def _stage(
         ),
         non_torch=Term(outside, text("serving.item.non_torch", ranks_count=split.tp * split.dp), "calibrated",
                        rules.NON_TORCH_SOURCE),
-        cuda_graphs=Term(graphs, text("serving.item.cuda_graphs", sizes_count=_sizes(plan, chosen)), "calibrated",
-                         rules.GRAPHS_SOURCE),
+        cuda_graphs=Term(
+            taken.used,
+            text("serving.item.graphs", pieces_count=taken.pieces, full_count=taken.full, layers_count=len(layers)),
+            "calibrated", GRAPHS_SOURCE,
+        ),
         context=replace(context_term(gpu), span=context),
         pool=pool,
         pool_formula=text("serving.item.pool.total", fraction=chosen.fraction, total_bytes=gpu.total_bytes,
@@ -202,7 +208,7 @@ def _stage(
         rank=str(number),
         extras=extras,
         gated_delta_scratch_bytes=work.scratch,
-        graphs_reserved=reserved.value,
+        graphs_reserved=taken.reserved.value,
         graphs_in_activation=version >= rules.PERSISTENT_COUNTED,
         assumptions=(*chosen.assumptions, *draft.notes),
         refusal=_refused_at_once(gpu, chosen, budget, context),
@@ -271,22 +277,3 @@ def persistent_bytes(shape: ModelShape, chosen: Settings) -> int:
     if shape.towers:
         total += chosen.tokens * shape.hidden * 2
     return total
-
-
-def _sizes(plan: ServingPlan, chosen: Settings) -> int:
-    if not plan.cuda_graphs:
-        return 0
-    return rules.capture_sizes(chosen.version, chosen.runner, chosen.seqs)
-
-
-def _graphs(plan: ServingPlan, chosen: Settings) -> tuple[Span, Span]:
-    """Graph memory as used, and what is held back for it before the pool is sized."""
-    sizes = _sizes(plan, chosen)
-    if not sizes:
-        return ZERO, ZERO
-    used = rules.GRAPH_FIRST_BYTES + sizes * rules.GRAPH_EACH_BYTES
-    graphs = Span(used, used // 4, used * 5 // 2)
-    if chosen.version < rules.GRAPHS_IN_BUDGET:
-        return graphs, ZERO
-    estimate = int(used * rules.GRAPH_ESTIMATE_FACTOR)
-    return graphs, Span(estimate, used // 2, used * 12 // 5)

@@ -11,7 +11,7 @@ from calculator.serving.plan import ServingPlan
 from calculator.serving.split import round_up
 from calculator.serving.versions import Rule, Version
 from calculator.sources import Source
-from calculator.units import GIB, MIB
+from calculator.units import GIB
 
 NEWEST: Version = (0, 33, 0)
 NEWEST_V0: Version = (0, 8, 5)
@@ -43,10 +43,6 @@ BUDGET_SOURCE = source("vllm/v1/worker/gpu_worker.py, vllm/worker/worker.py, vll
 
 PERSISTENT_COUNTED: Version = (0, 27, 0)
 """From here on the budget is charged by the difference of free memory, buffers made with the runner included."""
-
-GRAPHS_IN_BUDGET: Version = (0, 20, 0)
-"""From here on an estimate of graph memory is taken out of the budget (vllm/envs.py,
-VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS)."""
 
 # ------------------------------------------------------------------------------------------------------- runner
 
@@ -160,8 +156,8 @@ CHUNKED_SINCE: Version = (0, 5, 4)
 # ------------------------------------------------------------------------------------------------------- graphs
 
 
-def capture_sizes(version: Version, runner: str, seqs: int) -> int:
-    """How many batch sizes are captured by default (vllm/config/vllm.py, vllm/worker/model_runner.py): 1, 2, 4, then
+def captured(version: Version, runner: str, seqs: int) -> tuple[int, ...]:
+    """The batch sizes that are captured by default (vllm/config/vllm.py, vllm/worker/model_runner.py): 1, 2, 4, then
     every 8, from 0.11.2 every 16 above 248."""
     if runner == "v0":
         largest = seqs if seqs <= 2 else 4 if seqs <= 4 else round_up(seqs, 8)
@@ -169,19 +165,11 @@ def capture_sizes(version: Version, runner: str, seqs: int) -> int:
         largest = 512
     else:
         largest = min(2 * seqs, 512)
-    few = sum(1 for size in (1, 2, 4) if size <= largest)
+    few = tuple(size for size in (1, 2, 4) if size <= largest)
     if runner == "v0" or version < (0, 11, 2):
-        return few + largest // 8
-    return few + min(largest, 248) // 8 + max(0, (largest - 240) // 16)
+        return (*few, *range(8, largest + 1, 8))
+    return (*few, *range(8, min(largest, 248) + 1, 8), *range(256, largest + 1, 16))
 
-
-GRAPH_FIRST_BYTES = 100 * MIB
-GRAPH_EACH_BYTES = 6 * MIB
-GRAPH_ESTIMATE_FACTOR = 1.3
-GRAPHS_SOURCE = Source(
-    title="Graph memory printed by twelve public vLLM starts (0.1 to 2.4 GiB)", checked_on="2026-11-29",
-    url="https://github.com/vllm-project/vllm", versions="0.6 to 0.33",
-)  # fmt: skip
 
 # ---------------------------------------------------------------------------------------- outside the allocator
 
