@@ -16,13 +16,17 @@ from pydantic import ValidationError
 
 from calculator.base import Frozen
 from calculator.errors import PlanError, TooLargeError
-from calculator.serving.flags import FLAGS, HARMLESS, SWITCHES, Flag
+from calculator.serving import ollama_command
+from calculator.serving.flags import FLAGS, HARMLESS, SETS, SWITCHES, Flag
 from calculator.serving.plan import Engine, ServingPlan
 from calculator.serving.shell import leading_environment, program_of, split_words
 
 LONGEST = 20_000
 _SECRET = frozenset(("api-key", "api-keys", "hf-token"))
-_MODEL_FLAGS = frozenset(("model", "model-path", "model-id", "m", "hf", "hf-repo", "model_path"))
+_MODEL_FLAGS = frozenset(("model", "model-path", "model-id", "m", "hf", "hfr", "hf-repo", "model_path"))
+_PROJECTOR_FILES = frozenset(("mmproj", "mm", "mmproj-url", "mmu"))
+_ALL_LAYERS = 999
+"""Written for llama.cpp's "all": more layers than any model has."""
 _PROGRAMS: dict[Engine, list[str]] = {
     "vllm": ["vllm", "serve", "{model}"],
     "sglang": ["python3", "-m", "sglang.launch_server", "--model-path", "{model}"],
@@ -36,6 +40,9 @@ _DEFAULT_LORAS: dict[Engine, int] = {"vllm": 1, "sglang": 8}
 _ADAPTER_FILES: frozenset[tuple[str, str]] = frozenset((("tgi", "lora-adapters"), ("llama_cpp", "lora")))
 """Flags that name the adapters themselves: they are counted, and kept as they are."""
 _SGLANG_METHODS = {"mtp": "NEXTN", "draft_model": "STANDALONE"}
+
+_ON_OFF = ("flash_attn", "fit")
+HUB_MODEL = re.compile(r"(?P<repo>[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(:(?P<file>[\w.+/-]+))?")
 
 _DEFAULT = ServingPlan.model_validate({})
 
@@ -63,7 +70,8 @@ class Command(Frozen):
 
 def parse_command(written: str) -> Command:
     """Read ``vllm serve``, ``python -m vllm.entrypoints...``, ``python -m sglang.launch_server``, ``trtllm-serve``,
-    ``llama-server``, ``lmdeploy serve api_server``, ``text-generation-launcher`` and ``docker run`` lines.
+    ``llama-server``, ``lmdeploy serve api_server``, ``text-generation-launcher``, ``docker run`` of their images, and
+    ``ollama serve`` and ``ollama run`` with their environment.
 
     Raises ``TooLargeError`` ("command.too_long") and ``PlanError`` ("command.unreadable", "command.unknown_engine",
     "command.bad_value").
@@ -73,7 +81,10 @@ def parse_command(written: str) -> Command:
     words = split_words(written)
     environment, words = leading_environment(words)
     fields: dict[str, Any] = {}
-    engine, words = program_of(words, fields)
+    engine, words = program_of(words, fields, environment)
+    if engine == "ollama":
+        read = ollama_command.read(words, environment, fields)
+        return Command(engine=engine, model=read.model, fields=fields, kept=read.kept, unknown=read.unknown)
     reader = _Reader(engine, fields)
     reader.read(words)
     _from_environment(environment, reader)
@@ -83,12 +94,17 @@ def parse_command(written: str) -> Command:
 def emit_command(model: str, plan: ServingPlan, kept: tuple[str, ...] = ()) -> str:
     """The plan as the engine's command line; fields at their defaults are left out, and ``kept`` follows as it is.
 
-    Raises ``PlanError`` ("command.no_command") for engines that are not started by one.
+    ``model`` may be a GGUF file or mix of the hub (``org/name:Q4_K_M``) for llama.cpp and Ollama. Raises ``PlanError``
+    ("command.no_command") for engines that are not started by one.
     """
+    if plan.engine == "ollama":
+        return ollama_command.emit(model, plan, kept)
     program = _PROGRAMS.get(plan.engine)
     if program is None:
         raise PlanError("command.no_command", field="engine", engine=plan.engine)
     words = [model if word == "{model}" else word for word in program]
+    if plan.engine == "llama_cpp":
+        words = [program[0], *_gguf_words(model)]
     defaults = _DEFAULT
     done: set[str] = set()
     for flag in FLAGS[plan.engine]:
@@ -103,6 +119,16 @@ def emit_command(model: str, plan: ServingPlan, kept: tuple[str, ...] = ()) -> s
     return " ".join([*_prefix(plan), shlex.join([*words, *kept])])
 
 
+def _gguf_words(model: str) -> list[str]:
+    """llama.cpp's flags for a model: of the hub where it is written as an id, else a file."""
+    match = HUB_MODEL.fullmatch(model)
+    if match is None or (match["file"] is None and model.endswith(".gguf")):
+        return ["-m", model]
+    if match["file"] is not None and match["file"].endswith(".gguf"):
+        return ["-hf", match["repo"], "-hff", match["file"]]
+    return ["-hf", model]
+
+
 def _prefix(plan: ServingPlan) -> list[str]:
     """Settings that only the environment takes: spare cards, and vLLM's old runner."""
     found = []
@@ -114,7 +140,7 @@ def _prefix(plan: ServingPlan) -> list[str]:
 
 
 def _outwards(flag: Flag, value: Any) -> Any:
-    if flag.field == "flash_attn":
+    if flag.field in _ON_OFF:
         return "on" if value else "off"
     return value
 
@@ -137,6 +163,11 @@ def _specials(plan: ServingPlan) -> list[str]:
         words += ["--speculative-algorithm", _SGLANG_METHODS.get(plan.speculative, plan.speculative.upper())]
     if plan.engine == "llama_cpp" and plan.kv_cache_dtype in ("q8_0", "q5_1", "q4_0", "bf16"):
         words += ["--cache-type-v", plan.kv_cache_dtype]
+    said: set[str] = set()
+    for name, (field, value) in SETS.get(plan.engine, {}).items():
+        if field not in said and getattr(plan, field) == value:
+            words.append(f"--{name}")
+            said.add(field)
     return words
 
 
@@ -150,6 +181,7 @@ class _Reader:
         self.kept: list[str] = []
         self.unknown: list[str] = []
         self.experts = False
+        self.file: str | None = None
         self.flags = {name: flag for flag in FLAGS[engine] for name in flag.names}
         self.specials: dict[str, Callable[[str], None]] = {
             "speculative-config": self._speculative, "speculative-algorithm": self._algorithm,
@@ -180,6 +212,8 @@ class _Reader:
         flag = self.flags.get(name)
         if flag is not None:
             return flag.takes_value
+        if name in SETS.get(self.engine, {}):
+            return False
         return name not in SWITCHES and name not in ("enable-expert-parallel", "enable-lora")
 
     def _flag(self, name: str, written: str, value: str | None) -> None:
@@ -200,6 +234,14 @@ class _Reader:
         elif (self.engine, name) in _ADAPTER_FILES and value is not None:
             self.fields["max_loras"] = self.fields.get("max_loras", 0) + len(value.split(","))
             self.kept += [written, value]
+        elif name in SETS.get(self.engine, {}):
+            field, set_to = SETS[self.engine][name]
+            self.fields[field] = set_to
+        elif self.engine == "llama_cpp" and name in ("hf-file", "hff") and value is not None:
+            self.file = value
+        elif self.engine == "llama_cpp" and name in _PROJECTOR_FILES and value is not None:
+            self.fields.setdefault("mmproj", "gpu")
+            self.kept += [written, value]
         elif name in HARMLESS[self.engine]:
             if name not in _SECRET:
                 self.kept += [written] if value is None else [written, value]
@@ -214,7 +256,7 @@ class _Reader:
             self.fields[flag.field] = flag.kind == "on"
             return
         if value is None:
-            if flag.field == "flash_attn":
+            if flag.field in _ON_OFF:
                 self.fields[flag.field] = True
                 return
             raise PlanError("command.bad_value", field=flag.field, text=written)
@@ -228,10 +270,12 @@ class _Reader:
                 self.unknown.append(written)
             self.kept += [written, value]
             return
-        if flag.field == "flash_attn":
+        if flag.field in _ON_OFF:
             read = None if read == "auto" else read == "on"
-        if flag.field == "n_gpu_layers" and read is not None and read >= 99:
-            read = None
+        if self.engine == "llama_cpp" and flag.field == "n_gpu_layers" and value == "all":
+            read = _ALL_LAYERS
+        if self.engine == "llama_cpp" and flag.field == "max_model_len" and read == 0:
+            read = None  # the model's own
         if read is not None:
             self.fields[flag.field] = read
 
@@ -278,8 +322,9 @@ class _Reader:
         needed = ranks[0] * ranks[1] * spread
         if needed > 1 or "n_gpus" in fields:
             fields["n_gpus"] = max(needed, int(fields.get("n_gpus", 1)))
+        model = self.model if self.file is None else f"{self.model.partition(':')[0]}:{self.file}"
         return Command(
-            engine=self.engine, model=self.model, fields=fields, kept=tuple(self.kept),
+            engine=self.engine, model=model, fields=fields, kept=tuple(self.kept),
             unknown=tuple(dict.fromkeys(self.unknown)),
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-Kind = Literal["int", "tokens", "float", "text", "on", "off", "gib", "bytes", "cache", "json", "floats"]
+Kind = Literal["int", "tokens", "float", "text", "on", "off", "gib", "mib", "bytes", "cache", "json", "floats"]
 _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -39,6 +39,8 @@ class Flag:
             return float(written)
         if self.kind == "gib":
             return int(float(written) * 2**30)
+        if self.kind == "mib":
+            return max(int(part) for part in written.split(",")) * 2**20
         if self.kind == "bytes":
             return _count(written)
         if self.kind == "json":
@@ -58,6 +60,8 @@ class Flag:
             return [flag] if value is (self.kind == "on") else []
         if self.kind == "gib":
             return [flag, f"{value / 2**30:g}"] if value else []
+        if self.kind == "mib":
+            return [flag, str(value // 2**20)]
         if self.kind == "json":
             return [flag, json.dumps(value, separators=(",", ":"))]
         if self.kind == "floats":
@@ -164,7 +168,11 @@ FLAGS: Mapping[str, tuple[Flag, ...]] = MappingProxyType(
             Flag(("kv-unified", "kvu"), "kv_unified", "on"),
             Flag(("swa-full",), "swa_full", "on"),
             Flag(("cpu-moe", "cmoe"), "experts_on_cpu", "on"),
+            Flag(("n-cpu-moe", "ncmoe"), "n_cpu_moe"),
             Flag(("tensor-split", "ts"), "tensor_split", "floats"),
+            Flag(("fit",), "fit", "text", _SWITCH),
+            Flag(("fit-target", "fitt"), "fit_target_bytes", "mib"),
+            Flag(("fit-ctx", "fitc"), "fit_min_context"),
         ),
         "lmdeploy": (
             Flag(("tp",), "tp"),
@@ -201,6 +209,14 @@ _SERVER = (
     "chat-template",
     "log-level",
 )
+SETS: Mapping[str, Mapping[str, tuple[str, Any]]] = MappingProxyType({
+    "llama_cpp": MappingProxyType({
+        "mmproj-offload": ("mmproj", "gpu"), "no-mmproj-offload": ("mmproj", "host"), "no-mmproj": ("mmproj", "none"),
+        "no-mmproj-auto": ("mmproj", "none"), "no-kv-unified": ("kv_unified", False), "no-kvu": ("kv_unified", False),
+    }),
+})  # fmt: skip
+"""Flags that stand alone and set a field to one value."""
+
 HARMLESS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "vllm": frozenset((

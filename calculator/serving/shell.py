@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from typing import Any
 
 from calculator.errors import PlanError
 from calculator.serving.plan import Engine
 
+OLLAMA_COMMANDS = ("serve", "start", "run", "pull", "show", "create")
 _IMAGES: tuple[tuple[str, Engine], ...] = (
     ("vllm/vllm-openai", "vllm"), ("rocm/vllm", "vllm"), ("lmsysorg/sglang", "sglang"),
-    ("huggingface/text-generation-inference", "tgi"), ("ggml-org/llama.cpp", "llama_cpp"),
+    ("huggingface/text-generation-inference", "tgi"), ("ggml-org/llama.cpp", "llama_cpp"), ("ollama/ollama", "ollama"),
     ("ggerganov/llama.cpp", "llama_cpp"), ("openmmlab/lmdeploy", "lmdeploy"), ("nvidia/tensorrt-llm", "tensorrt_llm"),
 )  # fmt: skip
 
 
 def split_words(written: str) -> list[str]:
-    """The words of the first command, line continuations joined, comments and what follows a pipe or ; left out."""
+    """The words of the first command, line continuations joined, comments and what follows a pipe or ; left out.
+    Settings of the environment before it, and the client's command after Ollama's server, count with it."""
     joined = re.sub(r"[\\^`][ \t]*\r?\n", " ", written).strip()
     lexer = shlex.shlex(joined, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
@@ -25,7 +28,7 @@ def split_words(written: str) -> list[str]:
     try:
         for word in lexer:
             if re.fullmatch(r"[|&;<>]+", word):
-                if words and (word[0] in "<>" or words != ["export"]):
+                if words and (word[0] in "<>" or not _goes_on(words)):
                     break
                 continue
             words.append(word)
@@ -38,21 +41,34 @@ def split_words(written: str) -> list[str]:
     return words
 
 
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_BEFORE = ("export", "env", "set")
+
+
+def _goes_on(words: list[str]) -> bool:
+    """Whether what stands before a separator is not yet all: settings alone, or Ollama's server."""
+    return words[-2:] == ["ollama", "serve"] or all(w in _BEFORE or _ASSIGNMENT.fullmatch(w) for w in words)
+
+
 def leading_environment(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """Leading NAME=value words."""
     found: dict[str, str] = {}
     rest = list(words)
-    while rest and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=.*", rest[0]):
-        name, _, value = rest.pop(0).partition("=")
-        found[name] = value
+    while rest and (rest[0] in _BEFORE or _ASSIGNMENT.fullmatch(rest[0])):
+        word = rest.pop(0)
+        if word not in _BEFORE:
+            name, _, value = word.partition("=")
+            found[name] = value
     return found, rest
 
 
-def program_of(words: list[str], fields: dict[str, Any]) -> tuple[Engine, list[str]]:
-    """The engine and the words after its program."""
+def program_of(
+    words: list[str], fields: dict[str, Any], environment: dict[str, str] | None = None
+) -> tuple[Engine, list[str]]:
+    """The engine and the words after its program; ``environment`` takes what a container is given of it."""
     text = " ".join(words)
     if words[:1] and words[0].rsplit("/", 1)[-1] in ("docker", "podman") and len(words) > 1:
-        return _container(words, fields)
+        return _container(words, fields, environment if environment is not None else {})
     base = [word.rsplit("/", 1)[-1] for word in words[:4]]
     for index, name in enumerate(base[:3]):
         rest = words[index + 1 :]
@@ -74,11 +90,17 @@ def program_of(words: list[str], fields: dict[str, Any]) -> tuple[Engine, list[s
             return "lmdeploy", rest[2:]
         if name == "text-generation-launcher":
             return "tgi", rest
+        if name in ("ollama", "ollama.exe") and rest[:1] and rest[0] in OLLAMA_COMMANDS:
+            return "ollama", rest
     raise PlanError("command.unknown_engine", field="command", text=text[:60])
 
 
-def _container(words: list[str], fields: dict[str, Any]) -> tuple[Engine, list[str]]:
-    """``docker run``: the image tells engine and release, its arguments are the engine's."""
+def _container(words: list[str], fields: dict[str, Any], environment: dict[str, str]) -> tuple[Engine, list[str]]:
+    """``docker run``: the image tells engine and release, its arguments are the engine's. ``docker exec``: the words
+    after the container's name are a command of their own."""
+    inner = next((i for i, pair in enumerate(pairwise(words)) if pair[0] == "ollama" and pair[1] in OLLAMA_COMMANDS), 0)
+    if words[1] == "exec" and inner:
+        return program_of(words[inner:], fields)
     for index, word in enumerate(words):
         for image, engine in _IMAGES:
             if image not in word:
@@ -86,13 +108,35 @@ def _container(words: list[str], fields: dict[str, Any]) -> tuple[Engine, list[s
             tag = re.search(r":v?(\d+\.\d+(?:\.\d+)?)", word)
             if tag:
                 fields["engine_version"] = tag[1]
+            build = re.search(r"-(b\d{3,6})$", word)
+            if build and engine == "llama_cpp":
+                fields["engine_version"] = build[1]
             _devices(words[:index], fields)
+            environment |= _given(words[:index])
             rest = words[index + 1 :]
             try:
                 return program_of(rest, fields)
             except PlanError:
                 return engine, rest
     raise PlanError("command.unknown_engine", field="command", text=" ".join(words)[:60])
+
+
+def _given(options: list[str]) -> dict[str, str]:
+    """Variables that a container is given."""
+    found = {}
+    for index, word in enumerate(options):
+        name, equal, value = word.partition("=")
+        if word in ("-e", "--env") and index + 1 < len(options):
+            name, equal, value = options[index + 1].partition("=")
+        elif name == "--env":
+            name, equal, value = value.partition("=")
+        elif word.startswith("-e") and not word.startswith("--"):
+            name, equal, value = word[2:].partition("=")
+        else:
+            continue
+        if equal and value:
+            found[name] = value
+    return found
 
 
 def _devices(options: list[str], fields: dict[str, Any]) -> None:

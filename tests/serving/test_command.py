@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from calculator.errors import CalculatorError, PlanError, TooLargeError
 from calculator.serving.command import emit_command, parse_command
-from calculator.serving.flags import FLAGS
+from calculator.serving.flags import FLAGS, SETS
 from calculator.serving.plan import Engine, ServingPlan
 
 # Published command lines with where each was found.
@@ -79,6 +79,12 @@ READ: list[tuple[str, str, dict[str, Any]]] = [
     ("llama-server -hf org/repo:Q4_K_M -c 16384 -np 4 -ngl 20 -fa -ctk q8_0 -ctv q8_0 -ts 3,1", "llama_cpp",
      {"max_model_len": 16_384, "max_num_seqs": 4, "n_gpu_layers": 20, "flash_attn": True, "kv_cache_dtype": "q8_0",
       "tensor_split": (3.0, 1.0)}),
+    ("llama-server -hf org/repo -hff repo-Q4_K_M.gguf --mmproj proj.gguf --no-mmproj-offload -fit off -ncmoe 12",
+     "llama_cpp", {"mmproj": "host", "fit": False, "n_cpu_moe": 12}),
+    ("llama-server -m x.gguf -ngl all -c 0 --no-mmproj --fit-target 512,2048 --fit-ctx 8192", "llama_cpp",
+     {"n_gpu_layers": 999, "mmproj": "none", "fit_target_bytes": 2 * 2**30, "fit_min_context": 8192}),
+    ("docker run --gpus all ghcr.io/ggml-org/llama.cpp:server-cuda-b6123 -m /models/x.gguf -c 512", "llama_cpp",
+     {"engine_version": "b6123", "max_model_len": 512}),
     ("python -m sglang.launch_server --model-path m --tp 8 --dp 8 --enable-dp-attention", "sglang",
      {"tp": 8, "dp": 8, "dp_attention": True, "n_gpus": 8}),
     ("lmdeploy serve api_server m --quant-policy 8 --session-len 8192", "lmdeploy",
@@ -140,7 +146,7 @@ def test_long_text_is_refused() -> None:
         parse_command("vllm serve m " + "x" * 20_000)
 
 
-@pytest.mark.parametrize("engine", ["ollama", "transformers", "other"])
+@pytest.mark.parametrize("engine", ["transformers", "other"])
 def test_engines_without_a_server_command_say_so(engine: Engine) -> None:
     with pytest.raises(PlanError):
         emit_command("m", ServingPlan(engine=engine))
@@ -149,6 +155,7 @@ def test_engines_without_a_server_command_say_so(engine: Engine) -> None:
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int": st.integers(1, 32), "tokens": st.integers(1, 10**6), "float": st.sampled_from([0.25, 0.5, 0.85, 0.9]),
     "gib": st.integers(1, 64).map(lambda n: n * 2**30), "bytes": st.integers(1, 10**12),
+    "mib": st.integers(1, 8192).map(lambda n: n * 2**20),
     "floats": st.lists(st.sampled_from([1.0, 2.0, 2.5]), min_size=1, max_size=4).map(tuple),
     "text": st.just("org/draft-1B"),
     "json": st.dictionaries(st.sampled_from(["image", "video"]), st.integers(0, 9), min_size=1),
@@ -162,7 +169,7 @@ def plans(draw: st.DrawFn) -> ServingPlan:
     for flag in FLAGS[engine]:
         if flag.field in values or draw(st.booleans()):
             continue
-        if flag.field == "flash_attn":
+        if flag.field in ("flash_attn", "fit"):
             values[flag.field] = draw(st.booleans())
         elif flag.spelled is not None:
             values[flag.field] = draw(st.sampled_from(sorted(set(flag.spelled.values()))))
@@ -170,6 +177,9 @@ def plans(draw: st.DrawFn) -> ServingPlan:
             values[flag.field] = flag.kind == "on"
         else:
             values[flag.field] = draw(VALUES[flag.kind])
+    for field, value in SETS.get(engine, {}).values():
+        if field not in values and draw(st.booleans()):
+            values[field] = value
     tp, pp, dp = (int(values.get(name, 1)) for name in ("tp", "pp", "dp"))
     values["n_gpus"] = tp * pp * (1 if values.get("dp_attention") else dp)
     if engine in ("vllm", "sglang"):

@@ -124,3 +124,47 @@ def test_gguf_is_not_trained(page: str, locale: str) -> None:
     checked(next(b for b in at.button if b.key == "ways.base").click().run())
     assert at.metric
     assert at.text_input(key="model.id").value == "Qwen/Qwen2.5-7B"
+
+
+def commands(at: AppTest) -> str:
+    return " ".join(block.value.replace("\\\n", "") for block in at.code)
+
+
+def test_the_commands_name_the_file() -> None:
+    at = typed(opened("serving", en="llama_cpp"), "fake/gguf-many:Q8_0")
+    assert "llama-server -hf fake/gguf-many:Q8_0" in commands(at)
+    assert "ollama run hf.co/fake/gguf-many:Q8_0" in commands(at)
+    checked(at.selectbox(key="model.gguf").set_value("small-old-Q8_0.gguf").run())
+    assert "llama-server -hf fake/gguf-many -hff small-old-Q8_0.gguf" in " ".join(commands(at).split())
+
+
+def test_a_pasted_command_brings_its_file() -> None:
+    at = opened("serving")
+    line = "llama-server -hf fake/gguf-many:Q6_K -c 4096 --no-mmproj -fit off"
+    checked(at.text_area(key="command.pasted").set_value(line).run())
+    assert "read from small-Q6_K.gguf" in captions(at)
+    assert query_of(at)["mm"] == "none"
+    assert query_of(at)["fi"] == "0"
+    assert not at.warning
+
+
+@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
+def test_ollama_fills_the_page_and_is_written_back(locale: str) -> None:
+    at = opened("serving", locale, v="1", p="qwen2.5-0.5b")
+    line = "OLLAMA_CONTEXT_LENGTH=4096 OLLAMA_NUM_PARALLEL=2 ollama serve\nollama run llama3.1:8b"
+    checked(at.text_area(key="command.pasted").set_value(line).run())
+    assert not at.warning
+    assert at.text_input(key="model.id").value == "meta-llama/Llama-3.1-8B-Instruct"
+    query = query_of(at)
+    assert (query["en"], query["w"], query["mq"]) == ("ollama", "Q4_K_M", "2")
+    assert at.code[0].value == line
+    checked(at.text_area(key="command.pasted").set_value("ollama run nobody:9b").run())
+    assert any("nobody" in warning.value for warning in at.warning)
+
+
+def test_the_projector_and_the_fit_are_on_the_bill() -> None:
+    at = typed(opened("serving", en="llama_cpp", ml="4096", cc="1"), "fake/gguf-many")
+    assert "mmproj-F16.gguf" in assumptions(at)
+    small = opened("serving", v="1", p="llama-3.1-70b", en="llama_cpp", w="Q4_K_M", g="rtx-4090-24gb", cc="1")
+    assert not small.error
+    assert "with a part of it in host memory" in small.header[0].value

@@ -69,7 +69,8 @@ def put(command: Command) -> None:
     settings = state.current()
     wish = {name: getattr(settings.serving, name) for name in _KEPT_FROM_WISH}
     plan = command.plan(ServingPlan(**wish))
-    if plan.max_model_len is None and plan.context_tokens is None:
+    # Ollama's own default follows the card.
+    if plan.max_model_len is None and plan.context_tokens is None and plan.engine != "ollama":
         plan = plan.model_copy(update={"context_tokens": settings.serving.context_tokens or USUAL_CONTEXT_TOKENS})
     n_gpus = plan.n_gpus if command.fields.get("n_gpus") else 1
     state.put(settings.model_copy(update={"serving": plan.model_copy(update={"n_gpus": 1}), "n_gpus": n_gpus}))

@@ -53,7 +53,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         version = parse(plan.engine_version)
     else:
         notes.append(text("serving.assume.version", engine="Ollama", version=".".join(map(str, NEWEST))))
-    slots = plan.max_num_seqs or (max(plan.concurrency, 1) if plan.max_model_len is None else default_slots(version))
+    open_context = plan.max_model_len is None and plan.context_tokens is not None
+    slots = plan.max_num_seqs or (plan.concurrency if open_context else default_slots(version))
     context = plan.max_model_len
     if context is None:
         each = plan.context_tokens or min(default_context(version, gpu.total_bytes), shape.max_context or 2**31)
