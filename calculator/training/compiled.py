@@ -78,7 +78,9 @@ class Compiled:
 
             if checkpoint == "reentrant":
                 return [tape.checkpoint_reentrant(body, box[0])]
-            return [tape.checkpoint(body, box[0]) if checkpoint else body(box[0])]
+            if checkpoint:
+                return [tape.checkpoint(body, box[0], checkpoint if checkpoint != "plain" else "")]
+            return [body(box[0])]
 
         return record(
             tape,

@@ -10,7 +10,15 @@ from calculator.training.numerics import AttentionImpl, Numerics, Stored
 from calculator.training.parallel import degrees, share
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import Recipe, adapted, resolve
-from calculator.training.stack import HUGGING_FACE, adapter_dropout, chunk_form, liger_chunk, outputs_held, stack_of
+from calculator.training.stack import (
+    HUGGING_FACE,
+    adapter_dropout,
+    before,
+    chunk_form,
+    liger_chunk,
+    outputs_held,
+    stack_of,
+)
 from calculator.training.stretches import HeadForm
 from calculator.training.tape import PADDED, ROW_KINDS
 
@@ -127,19 +135,33 @@ def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
         era="shifted_held" if own else stack_of(plan).era,
         outputs_held=outputs_held(plan),
         outputs_fp32=plan.convert_outputs_fp32,
+        compiled=compiles_loss(plan),
     )
+
+
+def compiles_loss(plan: TrainingPlan) -> bool:
+    """torchtitan compiles the loss with the model since 0.1 (early 2025, torch 2.6); before, its script left that
+    out."""
+    compiles = plan.compile and plan.framework == "torchtitan" and plan.loss == "standard"
+    return compiles and not before(plan.torch_version, 2, 6)
 
 
 def checkpoint_form(plan: TrainingPlan) -> str:
     """ "" for none, else the form. Selective recomputation of attention's core changes nothing where a fused kernel
-    keeps no scores; torchtitan's selects whole blocks."""
+    keeps no scores; torchtitan's keeps operators' outputs (``operators``), of which a compiler saves what backward
+    reads (``needed``)."""
+    if plan.checkpointing == "selective" and per_operator(plan):
+        return "needed" if plan.compile else "operators"
     if plan.checkpointing == "none" or (plan.checkpointing == "selective" and plan.framework != "torchtitan"):
         return ""
     return "reentrant" if stack_of(plan).reentrant else "plain"
 
 
+def per_operator(plan: TrainingPlan) -> bool:
+    """torchtitan's selective mode as its Llama 8B configurations set it; a number of layers asks for whole blocks."""
+    return plan.framework == "torchtitan" and plan.checkpoint_every == 1
+
+
 def checkpoint_every(plan: TrainingPlan) -> int:
-    """Every how many layers one is checkpointed; torchtitan's selective mode takes every second."""
-    if plan.checkpointing == "selective" and plan.framework == "torchtitan":
-        return max(2, plan.checkpoint_every)
+    """Every how many layers one is checkpointed."""
     return plan.checkpoint_every

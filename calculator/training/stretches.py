@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from calculator.training import ops
 from calculator.training.dialect import Dialect
-from calculator.training.kernels import fused_cross_entropy, log_softmax, nll
+from calculator.training.kernels import compiled_cross_entropy, fused_cross_entropy, log_softmax, nll
 from calculator.training.layers import Layer
 from calculator.training.tape import CHUNK, ONE, PADDED, SCORES, SEQ, SHIFTED, TOKENS, Tape, Tensor
 
@@ -34,6 +34,7 @@ class HeadForm(NamedTuple):
     outputs_held: bool = False
     outputs_fp32: bool = False
     chunked: Literal["converted", "kept_32", "eager"] = "eager"
+    compiled: bool = False
 
 
 def rotary_tables(tape: Tape, dim: int, dtype: str, dialect: Dialect) -> tuple[Tensor, ...]:
@@ -132,6 +133,11 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
             logits = ops.unary(tape, logits, "output", "tanh")
             logits = ops.scale(tape, logits)
         marks["loss"] = len(tape.events)
+        if form.compiled:
+            loss = compiled_cross_entropy(tape, logits)
+            marks["after_loss"] = len(tape.events)
+            held.append(logits)
+            return loss
         if form.era == "shifted_freed":
             logits = ops.cast(tape, logits, "fp32")
         elif form.kernel == "chunked" and form.chunked == "converted":

@@ -57,7 +57,7 @@ def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None 
     inputs_needed = [t.needs_grad for t in inputs]
     node = tape.record("linear", inputs, backward, saves)
     del inputs, saves
-    return finish(tape, tape.new(rows, width, x.dtype), node)
+    return finish(tape, tape.output(rows, width, x.dtype, product=True), node)
 
 
 def gather_tokens(tape: Tape, x: Tensor) -> Tensor:
