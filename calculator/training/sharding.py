@@ -96,13 +96,16 @@ class Edits:
 class FullyShardedEdits(Edits):
     """FSDP. The root unit (embedding, final norm, head) stays gathered from its forward to the end of backward; each
     layer is gathered while it works. FSDP1 has one layer there; FSDP2 holds the gather buffer beside the copied-out
-    weights, and in backward the next layer's. A gradient is computed whole, then reduced to its shard."""
+    weights, and in backward the next layer's. A gradient is computed whole, then reduced to its shard; where parameters
+    live on the host it follows them there, micro-batch by micro-batch (``_fsdp_param_group.py`` post_backward,
+    ``CPUOffloadPolicy``). Gradients travel in the compute type, at torchtitan in fp32 (its only choice)."""
 
     def __init__(self, units: Sequence[UnitBytes], plan: TrainingPlan, recipe: Recipe, ranks: int) -> None:
         self.units, self.ranks = units, ranks
         self.second = plan.sharding == "fsdp2"
         self.root = units[0].gathered + units[-1].gathered
-        self.reduce_bytes = 4 if self.second and not plan.precision.startswith(("bf16", "fp16")) else 2
+        wide = plan.framework == "torchtitan" and not plan.precision.startswith(("bf16", "fp16"))
+        self.reduce_bytes = 4 if wide or recipe.weight == "fp32" else 2
         self.shard_bytes = 4 if recipe.gradient == "fp32" else 2
         self.keeps_layer_inputs = (
             plan.sharding == "fsdp1" and adapted(plan) and plan.checkpointing in ("full", "offloaded")
@@ -110,6 +113,8 @@ class FullyShardedEdits(Edits):
         self.last = len(units) - 1
         self.mixed = plan.framework == "litgpt" and adapted(plan)
         self.whole: set[int] = set()
+        self.offloaded = "parameters" in plan.offload
+        self.waits_for_last = not self.offloaded
 
     def start(self) -> Stretch | None:
         return edit(("gathered_parameters", self.root))
@@ -141,6 +146,8 @@ class FullyShardedEdits(Edits):
             shard = rounded(-(-trained // self.ranks) * self.shard_bytes)
             flat = trained * self.reduce_bytes
             changes = [("comm_buffers", flat), ("gradients", -gradients), ("gradients", shard), ("comm_buffers", -flat)]
+            if self.offloaded:
+                changes.append(("gradients", -shard))
         if release is not None:
             changes += list(zip(release.keys, release.deltas, strict=True))
         return edit(*changes) if changes else None

@@ -177,7 +177,7 @@ def at_end(
         end["logits_loss"] = rounded(item * shape.vocab * plan.micro_batch * plan.seq_len)
     if memory.states:
         end["optimizer_states"] = memory.states
-    if plan.sharding in FSDP and by.gradients > 1:
+    if plan.sharding in FSDP and by.gradients > 1 and "parameters" not in plan.offload:
         shards = int(made.trained_elements * BYTES[recipe.gradient])
         end["gradients"] = shards // (1 if plan.base_quant != "none" else by.gradients)
     elif plan.sharding == "zero2":
