@@ -13,12 +13,7 @@ ERAS = {"padded": "4.49+", "shifted_held": "4.46 - 4.48", "shifted_freed": "4.45
 """Releases of transformers by their form of the loss."""
 
 
-UNCOUNTED = (
-    "fp8_compute",
-    "zero_allgather_bucket",
-    "zero_prefetch_bucket",
-    "zero_max_live_parameters",
-)
+UNCOUNTED = ("fp8_compute",)
 """Fields of the plan that the bill does not count: a plan that sets one is told so."""
 
 
@@ -48,6 +43,8 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
     unused = [name for name in UNCOUNTED if getattr(plan, name)]
     if unused:
         found.append(text("training.assumption.unused", names=", ".join(unused)))
+    if plan.zero_allgather_bucket is not None:
+        found.append(text("training.assumption.allgather"))
     if shape.towers:
         found.append(text("training.assumption.towers"))
     if host_bytes:

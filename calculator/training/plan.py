@@ -121,6 +121,7 @@ class TrainingPlan(Frozen):
     zero_allgather_bucket: int | None = Field(None, ge=1)
     zero_prefetch_bucket: int | None = Field(None, ge=0)
     zero_max_live_parameters: int | None = Field(None, ge=0)
+    zero_overlap_comm: bool | None = None
     allocator: Literal["default", "expandable", "max_split_mb"] = "default"
     max_split_mb: int | None = Field(None, ge=21)
     dropout: float | None = Field(None, ge=0, lt=1)

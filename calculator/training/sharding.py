@@ -19,19 +19,24 @@ FSDP = ("fsdp1", "fsdp2", "hsdp")
 ZERO_BUCKET = 500_000_000
 """DeepSpeed's ``reduce_bucket_size`` and ``allgather_bucket_size``, in elements."""
 ZERO_LIVE = 1_000_000_000
-"""DeepSpeed's ``stage3_max_live_parameters``."""
+"""DeepSpeed's ``stage3_max_live_parameters``: what is gathered ahead of use stays below it."""
+ZERO_PREFETCH = 50_000_000
+"""DeepSpeed's ``stage3_prefetch_bucket_size``."""
+ZERO_REUSE = 1_000_000_000
+"""DeepSpeed's ``stage3_max_reuse_distance``: weights used again within so many elements are not released."""
 SUB_GROUP = 1_000_000_000
 """DeepSpeed's ``sub_group_size``."""
 
 
 @dataclass(frozen=True)
 class UnitBytes:
-    """One wrapped unit: its weights in the type that is gathered, and elements that are trained. ``whole``: bytes that
-    every rank keeps (quantisation statistics)."""
+    """One wrapped unit: its weights in the type that is gathered, and elements that are trained. ``tensors``: its
+    weights one by one, in the order in which they are used."""
 
     gathered: int
     trained: int
     frozen: bool
+    tensors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,16 +170,18 @@ class FullyShardedEdits(Edits):
 
 
 class ZeroEdits(Edits):
-    """DeepSpeed. Stage 2 and 3 move a layer's gradients into the reduce bucket and on to the own partition; stage 3
-    gathers weights ahead of use and lets up to ``stage3_max_live_parameters`` stay."""
+    """DeepSpeed. Stage 1 and 2 reduce through a bucket, two where communication overlaps. Stage 2 and 3 move a layer's
+    gradients on to the own partition. The weights' flat buffer is gathered in place, so ``allgather_bucket_size`` takes
+    no memory."""
 
     def __init__(self, units: Sequence[UnitBytes], plan: TrainingPlan, ranks: int) -> None:
         self.units, self.ranks, self.stage = units, ranks, int(plan.sharding[-1])
         elements = plan.zero_reduce_bucket or ZERO_BUCKET
         trained = sum(u.trained for u in units)
-        self.bucket = 2 * min(elements, trained) if trained else 0
+        self.bucket = 2 * min(elements, trained) * (2 if plan.zero_overlap_comm else 1) if trained else 0
         self.waits_for_last = False
         self.offloaded = "optimizer" in plan.offload
+        self.weights = LiveWeights(units, plan) if self.stage == 3 else None
 
     def start(self) -> Stretch | None:
         if self.stage == 3 or not self.bucket:
@@ -186,19 +193,14 @@ class ZeroEdits(Edits):
             return None
         return edit(("comm_buffers", -self.bucket))
 
-    def _gather(self, unit: int, sign: int) -> Stretch | None:
-        if self.stage != 3 or not self.units[unit].gathered:
-            return None
-        return edit(("gathered_parameters", sign * self.units[unit].gathered))
-
     def before_forward(self, unit: int) -> Stretch | None:
-        return self._gather(unit, 1)
+        return self.weights.fetch(unit, forward=True) if self.weights else None
 
     def after_forward(self, unit: int) -> Stretch | None:
-        return self._gather(unit, -1)
+        return self.weights.release(unit, forward=True) if self.weights else None
 
     def before_backward(self, unit: int) -> Stretch | None:
-        return self._gather(unit, 1)
+        return self.weights.fetch(unit, forward=False) if self.weights else None
 
     def after_backward(self, unit: int, gradients: int) -> Stretch | None:
         changes: list[tuple[str, int]] = []
@@ -207,10 +209,78 @@ class ZeroEdits(Edits):
             changes.append(("gradients", -gradients))
             if self.stage == 2 and not self.offloaded:
                 changes.append(("gradients", rounded(2 * -(-trained // self.ranks))))
-        release = self._gather(unit, -1)
+        release = self.weights.release(unit, forward=False) if self.weights else None
         if release is not None:
             changes += list(zip(release.keys, release.deltas, strict=True))
         return edit(*changes) if changes else None
+
+
+class LiveWeights:
+    """The weights that ZeRO-3 has gathered. A unit's are gathered before it works, and with them the next tensors,
+    until ``stage3_prefetch_bucket_size`` elements are under way or ``stage3_max_live_parameters`` are there. After
+    forward they are released, unless backward uses them again within ``stage3_max_reuse_distance`` elements of other
+    weights: the head and the last layers stay through the loss.
+
+    Source: DeepSpeed 0.19 ``runtime/zero/partitioned_param_coordinator.py`` fetch_sub_module, __params_to_release.
+    """
+
+    def __init__(self, units: Sequence[UnitBytes], plan: TrainingPlan) -> None:
+        self.tensors = [unit.tensors for unit in units]
+        self.gathered = [0] * len(units)
+        """How many of each unit's tensors are there."""
+        self.live = 0
+        ahead, live = plan.zero_prefetch_bucket, plan.zero_max_live_parameters
+        self.ahead = 2 * (ZERO_PREFETCH if ahead is None else ahead)
+        self.limit = 2 * (ZERO_LIVE if live is None else live)
+        self.stays = self._reused(1 if plan.checkpointing in ("none", "selective") else 2)
+
+    def _reused(self, times: int) -> set[int]:
+        """Units that stay from forward to backward; ``times``: how often backward walks through a layer's weights."""
+        sizes, last = [sum(tensors) for tensors in self.tensors], len(self.tensors) - 1
+        found, passed = {last}, 2 * sizes[last]
+        for unit in range(last - 1, -1, -1):
+            beside = sizes[unit] - max(self.tensors[unit], default=0)  # the unit's other weights, before and after
+            if passed + beside >= 2 * ZERO_REUSE:
+                break
+            found.add(unit)
+            passed += (1 + times) * sizes[unit]
+        return found
+
+    def fetch(self, unit: int, *, forward: bool) -> Stretch | None:
+        return _gathers(self._take(unit, None) + self._prefetch(unit, forward))
+
+    def release(self, unit: int, *, forward: bool) -> Stretch | None:
+        if forward and unit in self.stays:
+            return None
+        size = sum(self.tensors[unit][: self.gathered[unit]])
+        self.gathered[unit] = 0
+        self.live -= size
+        return _gathers(-size)
+
+    def _take(self, unit: int, wanted: int | None) -> int:
+        """Gather a unit's missing tensors, all or until ``wanted`` bytes are taken."""
+        taken = 0
+        for size in self.tensors[unit][self.gathered[unit] :]:
+            if wanted is not None and taken >= wanted:
+                break
+            taken += size
+            self.gathered[unit] += 1
+        self.live += taken
+        return taken
+
+    def _prefetch(self, unit: int, forward: bool) -> int:
+        last = len(self.tensors) - 1
+        coming = [*range(unit + 1, last + 1), *range(last, -1, -1)] if forward else range(unit - 1, -1, -1)
+        wanted, taken = min(self.ahead, self.limit - self.live), 0
+        for following in coming:
+            if taken >= wanted:
+                break
+            taken += self._take(following, wanted - taken)
+        return taken
+
+
+def _gathers(size: int) -> Stretch | None:
+    return edit(("gathered_parameters", size)) if size else None
 
 
 def edits_of(units: Sequence[UnitBytes], plan: TrainingPlan, recipe: Recipe) -> Edits:

@@ -49,6 +49,7 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, par
             plan.method,
             plan.adapter,
             plan.sharding in FSDP,
+            plan.sharding == "zero3",
             plan.base_quant,
             plan.optimizer,
             plan.framework in TRAINERS,
@@ -153,7 +154,8 @@ def unit_bytes(
         elements = sum(w.elements for w in weights)
         gathered = bytes_of(weights, plan, recipe) - (statistics[index] if index is not None else 0)
         adapters = sum(prod(dims) for dims in book.adapters(index, n)) if index is not None and not full else 0
-        return UnitBytes(gathered=gathered, trained=elements if full else adapters, frozen=not full)
+        tensors = tuple(bytes_of((w,), plan, recipe) for w in weights) if plan.sharding == "zero3" else ()
+        return UnitBytes(gathered=gathered, trained=elements if full else adapters, frozen=not full, tensors=tensors)
 
     order = layers_of(book.shape, part)
     layers = {i: one(units.blocks[i], i) for i in set(order)}
