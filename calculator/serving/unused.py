@@ -21,11 +21,11 @@ _PREFILL = ("chunked_prefill", "chunked_prefill_size")
 UNUSED: MappingProxyType[Engine, tuple[str, ...]] = MappingProxyType(
     {
         "vllm": (*_LLAMA_CPP, *_FREE),
-        "sglang": (*_LLAMA_CPP, *_VLLM, "chunked_prefill", "dcp"),
-        "tensorrt_llm": (*_LLAMA_CPP, *_VLLM, *_PREFILL),
-        "lmdeploy": (*_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT),
-        "tgi": (*_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT),
-        "transformers": (*_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, "memory_fraction"),
+        "sglang": ("mla", *_LLAMA_CPP, *_VLLM, "chunked_prefill", "dcp"),
+        "tensorrt_llm": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL),
+        "lmdeploy": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT),
+        "tgi": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT),
+        "transformers": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, "memory_fraction"),
         "llama_cpp": (*_VLLM, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size"),
         "ollama": (*_VLLM, *_PREFILL, *_DRAFT, "memory_fraction", "kv_cache_memory_bytes", "block_size",
                    "fit_min_context"),

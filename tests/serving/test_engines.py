@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from calculator.bill import ServingFigures
 from calculator.errors import PlanError
 from calculator.hardware import Gpu, find, resolve
-from calculator.model.shape import ModelShape
+from calculator.model.shape import LatentAttention, ModelShape
 from calculator.precision import kv_format
 from calculator.serving import bill, start
 from calculator.serving.engines import cells, llama_cpp, lmdeploy, ollama, sglang, tgi, transformers
@@ -306,3 +306,17 @@ def test_experts_published_in_four_bits_stay_so() -> None:
     # ggml-org/gpt-oss-20b-GGUF: 12.1 GB, of which the embedding table stays on the host.
     assert bill(gpt_oss, plan, H100).items[0].bytes < 12.2e9
     assert bill(gpt_oss, plan.model_copy(update={"weights": "bf16"}), H100).items[0].bytes > 39e9
+
+
+@pytest.mark.parametrize("off", [False, 0])
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V2-Lite", "deepseek-ai/DeepSeek-V3"])
+def test_vllm_without_latent_back_ends_stores_heads_and_none_of_their_buffers(off: bool | int, model: str) -> None:
+    shape, h200 = shape_of(model), find("h200-141gb-sxm")
+    plan = ServingPlan(max_model_len=8192, tp=8, n_gpus=8, engine_version="0.33.0")
+    latent, expanded = (figures(shape, plan.model_copy(update={"mla": mla}), h200) for mla in (None, off))
+    mixer = next(b.mixer for b in shape.blocks if isinstance(b.mixer, LatentAttention))
+    # Keys and values of this rank's heads, padded to 256.
+    assert expanded.bytes_per_token == shape.layers * mixer.heads // 8 * 2 * 256 * 2
+    assert expanded.kv_pool_bytes > latent.kv_pool_bytes
+    assert expanded.weights_bytes <= latent.weights_bytes
+    assert expanded.non_torch_bytes == latent.non_torch_bytes - 65536 * (512 + 64) * 2

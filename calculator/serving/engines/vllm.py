@@ -55,7 +55,7 @@ def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: 
     specs = layer_specs(shape, layers, split.tp, form, drafts=drafts_of(plan))
     latent = next((m for b in shape.blocks for m in b.mixers if isinstance(m, LatentAttention)), None)
     version = chosen.version
-    if latent is not None and (version < MLA_BACKEND or plan.mla is False):
+    if latent is not None and (version < MLA_BACKEND or expanded(plan)):
         count = sum(len(shape.blocks[shape.order[layer]].mixers) for layer in layers)
         specs = {Spec("full", latent.heads // split.tp * 2 * form.vector_bytes(256)): count}
     if layers.stop == shape.layers:
@@ -91,6 +91,11 @@ def _in_flight(chosen: Settings, split: Split) -> int:
     if chosen.runner == "v2":
         return chosen.tokens * (split.pp + 1)
     return chosen.tokens * (2 if split.pp == 1 else split.pp)
+
+
+def expanded(plan: ServingPlan) -> bool:
+    """Whether the plan turns latent attention's back ends off (VLLM_MLA_DISABLE), so that heads are stored whole."""
+    return plan.mla is not None and not plan.mla
 
 
 def drafting(shape: ModelShape, plan: ServingPlan, split: Split, *, last: bool) -> Draft:
@@ -150,9 +155,11 @@ def _stage(
         seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context, sampler=chosen.sampler,
         guessed_sampler=chosen.guessed_sampler, samples=samples, receives=not last,
         chunked=chosen.chunked, allowed=allowed, states_token_bytes=draft.kept_token_bytes,
+        latent=not expanded(plan),
         items=items(shape, allowed, seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context),
     )  # fmt: skip
-    loaded = weights.stages[number] + latent_copies(shape, layers, split, version) - plan.cpu_offload_bytes
+    copies = 0 if expanded(plan) else latent_copies(shape, layers, split, version)
+    loaded = weights.stages[number] + copies - plan.cpu_offload_bytes
     loaded = max(loaded, 0)
     held = loaded + rotary_bytes(shape)
     unsure = 1.03 if _unsure_kernel(shape, plan) else 1.01
@@ -163,7 +170,8 @@ def _stage(
         *adapter_rows(shape, layers, split, plan, adapted(version)),
         *_encoder_rows(work, run),
     )
-    outside = _non_torch(shape, split, gpu, chosen, samples=last, fed=last and plan.speculative in FED_BY_HIDDEN)
+    outside = _non_torch(shape, split, gpu, chosen, samples=last, fed=last and plan.speculative in FED_BY_HIDDEN,
+                         latent=not expanded(plan))  # fmt: skip
     context = context_term(gpu).span
     if rules.context_in_budget(version, chosen.runner):
         outside, context = outside + context, ZERO
@@ -253,27 +261,29 @@ def rotary_bytes(shape: ModelShape) -> int:
     return sum(shape.max_context * width * 2 for width, _ in widths)
 
 
-def _non_torch(shape: ModelShape, split: Split, gpu: Gpu, chosen: Settings, *, samples: bool, fed: bool) -> Span:
+def _non_torch(
+    shape: ModelShape, split: Split, gpu: Gpu, chosen: Settings, *, samples: bool, fed: bool, latent: bool
+) -> Span:
     value, low, high = rules.non_torch(
         chosen.version, chosen.runner, gpu, max(split.tp, split.ep, split.tp * split.dp), samples=samples
     )
     span = Span(int(value * GIB), int(low * GIB), int(high * GIB))
     if chosen.version >= rules.PERSISTENT_COUNTED:
-        kept = persistent_bytes(shape, chosen) + (2 * chosen.tokens * shape.hidden if fed else 0)
+        kept = persistent_bytes(shape, chosen, latent=latent) + (2 * chosen.tokens * shape.hidden if fed else 0)
         span = span + Span(kept, 0, kept)
     return span
 
 
-def persistent_bytes(shape: ModelShape, chosen: Settings) -> int:
+def persistent_bytes(shape: ModelShape, chosen: Settings, *, latent: bool) -> int:
     """Buffers made with the runner: penalty state of the V2 runner (one more logits buffer and a bit mask), and the
     chunked-prefill workspace of MLA (vllm/v1/worker/gpu/sample/penalties.py, vllm/v1/attention/backends/mla)."""
     total = 0
     if chosen.runner == "v2":
         total += chosen.seqs * round_up(shape.vocab, 64) * 4 + ceil_div(chosen.seqs * shape.vocab, 8)
-    latent = next((m for b in shape.blocks for m in b.mixers if isinstance(m, LatentAttention)), None)
-    if latent is not None:
+    mixer = next((m for b in shape.blocks for m in b.mixers if isinstance(m, LatentAttention)), None)
+    if latent and mixer is not None:
         rows = min(max(8 * chosen.context, 4 * chosen.seqs * 64), 65536)
-        total += rows * (latent.kv_lora_rank + latent.qk_rope_head_dim) * 2
+        total += rows * (mixer.kv_lora_rank + mixer.qk_rope_head_dim) * 2
     if shape.towers:
         total += chosen.tokens * shape.hidden * 2
     return total

@@ -30,7 +30,7 @@ MLA_ROWS = 65536
 class Run:
     """The profiling run's settings: sequences, tokens of a step, 16-bit or wider model, which stage, and the bytes a
     token of hidden states that are kept for a drafter. ``allowed`` items of each modality in a request, ``items`` those
-    that the run makes up."""
+    that the run makes up. ``latent`` False: the back ends of latent attention are off."""
 
     seqs: int
     tokens: int
@@ -43,6 +43,7 @@ class Run:
     allowed: Mapping[str, int]
     items: Items | None = None
     states_token_bytes: int = 0
+    latent: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _layers(shape: ModelShape, split: Split, layers: range, run: Run, version: V
         if block.mixture is not None and version < WORKSPACE_KEPT:
             peak += _experts(block.mixture, shape.hidden, split, run)
         for mixer in block.mixers:
-            if isinstance(mixer, LatentAttention) and runner != "v0":
+            if isinstance(mixer, LatentAttention) and runner != "v0" and run.latent:
                 peak = max(peak, _latent_projection(mixer, split, run))
             elif isinstance(mixer, StateMixer):
                 peak += delta_scratch(mixer, split, run.tokens)

@@ -52,7 +52,7 @@ def graphs(shape: ModelShape, layers: range, drafting: int, version: Version, ru
     decode = sum(size <= seqs for size in sizes)
     pieces = len(sizes) if runner != "v0" else 0
     full = len(sizes) if runner == "v0" else decode if version >= FULL_TOO else 0
-    linear = {index for index, block in enumerate(shape.blocks) if isinstance(block.mixer, StateMixer)}
+    linear = {i for i, block in enumerate(shape.blocks) if any(isinstance(m, StateMixer) for m in block.mixers)}
     states = sum(shape.order[layer] in linear for layer in layers) if linear else 0
     length = len(layers) + (STATE_WEIGHT - 1) * states + drafting + 1
     each = LAYER_BYTES if full else PIECE_BYTES
