@@ -307,6 +307,8 @@ def block(
     cross_attention: Attention | None = None,
     beside: Mixer | None = None,
     before: Sublayer | None = None,
+    per_layer_width: int = 0,
+    laurel_rank: int = 0,
 ) -> Block:
     """A layer from its parts; adds the hidden-wide norms to the tensors."""
     return Block(
@@ -320,6 +322,8 @@ def block(
         cross_attention=cross_attention,
         beside=beside,
         before=before,
+        per_layer_width=per_layer_width,
+        laurel_rank=laurel_rank,
     )
 
 

@@ -166,7 +166,7 @@ Activation = Literal["silu", "gelu", "gelu_new", "gelu_tanh", "relu", "relu2", "
 
 class DenseMlp(Frozen):
     """A plain (two matrices) or gated (three matrices) MLP of one width. ``receptance``: one more matrix of the input
-    gates the output (RWKV)."""
+    gates the output (RWKV). ``sparse``: of the gate only the largest values pass (Gemma 3n)."""
 
     kind: Literal["dense"] = "dense"
     width: int
@@ -175,6 +175,7 @@ class DenseMlp(Frozen):
     fused_gate_up: bool = False
     bias: bool = False
     receptance: bool = False
+    sparse: bool = False
 
 
 class MoeMlp(Frozen):
@@ -230,8 +231,9 @@ class Block(Frozen):
     """One kind of layer. ``norms`` names the hidden-wide norms in order ("input", "post_attention", ...).
 
     ``parallel``: attention and MLP read the same residual. ``dropout`` is that of the residual branches. ``beside``: a
-    second mixer that reads what the first one reads; their outputs are added (Falcon-H1). ``tensors`` are those of
-    all parts, but for weights that layers share.
+    second mixer that reads what the first one reads; their outputs are added (Falcon-H1). ``per_layer_width`` is that
+    of an input of the layer's own (Gemma 3n), ``laurel_rank`` that of a low-rank path beside attention. ``tensors`` are
+    those of all parts, but for weights that layers share.
     """
 
     mixer: Mixer
@@ -244,6 +246,8 @@ class Block(Frozen):
     cross_attention: Attention | None = None
     beside: Mixer | None = None
     before: Sublayer | None = None
+    per_layer_width: int = 0
+    laurel_rank: int = 0
 
     @cached_property
     def elements(self) -> int:
@@ -352,7 +356,8 @@ class ModelShape(Frozen):
     ``embedding`` holds token and position tables, ``final`` what stands between the last layer and the head,
     ``head`` the output projection (empty when ``tied``). ``encoder_order`` is for encoder-decoder models and indexes
     ``blocks`` too. ``shared_layers``: all layers are one set of weights (ALBERT). ``shared``: weights that several
-    layers use and that exist once (Zamba), under their whole names. ``layer_prefix`` is the path of layer ``{i}`` in
+    layers use and that exist once (Zamba), under their whole names. ``streams``: residual streams that the layers read
+    and write (Gemma 3n). ``layer_prefix`` is the path of layer ``{i}`` in
     the checkpoint. ``draft`` is the model that drafts for this one where a plan names it.
     """
 
@@ -367,6 +372,7 @@ class ModelShape(Frozen):
     encoder_order: tuple[int, ...] = ()
     shared_layers: bool = False
     shared: tuple[Tensor, ...] = ()
+    streams: int = 1
     embedding: tuple[Tensor, ...]
     final: tuple[Tensor, ...]
     head: tuple[Tensor, ...]
@@ -393,6 +399,12 @@ class ModelShape(Frozen):
     @property
     def layers(self) -> int:
         return len(self.order)
+
+    @cached_property
+    def positions(self) -> int:
+        """Rows of the table of learned positions, 0 without one."""
+        tables = (t for t in self.embedding[1:] if t.kind == "embedding")
+        return next((t.shape[0] for t in tables if "position" in t.name or ".wpe." in t.name), 0)
 
     @cached_property
     def block_counts(self) -> tuple[int, ...]:

@@ -33,8 +33,8 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
         found.append(text("training.assumption.kernels"))
     if accumulates(plan) and plan.grad_accum == 1:
         found.append(text("training.assumption.accumulation"))
-    learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 and shape.kind == "decoder" else None
-    if learned is not None and plan.seq_len > learned:
+    learned = shape.positions if shape.kind == "decoder" else 0
+    if learned and plan.seq_len > learned:
         found.append(text("training.assumption.positions", seq_tokens=plan.seq_len, limit_tokens=learned))
     elif shape.max_context is not None and plan.seq_len > shape.max_context:
         found.append(text("training.assumption.context", seq_tokens=plan.seq_len, limit_tokens=shape.max_context))

@@ -9,7 +9,7 @@ from calculator.model.shape import Attention
 from calculator.training import ops
 from calculator.training.kernels import fused_attention
 from calculator.training.layers import Layer, Shared
-from calculator.training.tape import SCORES, Tensor
+from calculator.training.tape import SCORES, TOKENS, Tensor
 
 
 def rotate_half(layer: Layer, x: Tensor) -> Tensor:
@@ -113,22 +113,80 @@ def _product(layer: Layer, x: Tensor, y: Tensor, rows: int, width: int) -> Tenso
 
 def attention(layer: Layer, hidden: Tensor, mixer: Attention, shared: Shared) -> Tensor:
     tape = layer.tape
-    qkv = None
+    if mixer.query_experts:
+        return routed_attention(layer, hidden, mixer, shared)
+    qkv = gate = None
     if mixer.fused_qkv or layer.dialect.always_fused:
         qkv, q, k, v = _fused(layer, hidden, mixer)
     else:
-        q = _heads_of(layer, hidden, "q", mixer.heads * mixer.head_dim, mixer)
-        k = _heads_of(layer, hidden, "k", mixer.kv_heads * mixer.head_dim, mixer)
-        v = _heads(layer, layer.linear(hidden, "v", mixer.kv_heads * mixer.v_head_dim, bias=mixer.bias))
-    q, k = rotary(layer, q, k, mixer, shared)
+        q, gate = _query(layer, hidden, mixer)
+        if mixer.shares_kv:
+            k, v = shared.kv
+        else:
+            k = _heads_of(layer, hidden, "k", mixer.kv_heads * mixer.head_dim, mixer)
+            v = k if mixer.k_eq_v else _values(layer, hidden, mixer)
+    q, turned = rotary(layer, q, k, mixer, shared)
+    k = k if mixer.shares_kv else turned  # a shared key is turned already
+    del turned
     if layer.numerics.repeat_kv == "in_place" and mixer.heads > mixer.kv_heads:
         k = ops.repeat_heads(tape, k, mixer.heads // mixer.kv_heads)
         v = ops.repeat_heads(tape, v, mixer.heads // mixer.kv_heads)
     out = attend(layer, q, k, v, mixer, shared.mask)
     out = ops.merge_heads(tape, out)
+    if gate is not None:
+        out = ops.mul(tape, out, ops.unary(tape, gate, "output", "sigmoid"))
     out = layer.linear(out, "o", layer.hidden, bias=layer.output_bias)
     del qkv
     return out
+
+
+def _values(layer: Layer, hidden: Tensor, mixer: Attention) -> Tensor:
+    return _heads(layer, layer.linear(hidden, "v", mixer.kv_heads * mixer.v_head_dim, bias=mixer.bias))
+
+
+def _query(layer: Layer, hidden: Tensor, mixer: Attention) -> tuple[Tensor, Tensor | None]:
+    """Queries, and the output gate where there is one: a projection of its own, or the second half of the query's."""
+    tape, width = layer.tape, mixer.heads * mixer.head_dim
+    if not mixer.output_gate:
+        return _heads_of(layer, hidden, "q", width, mixer), None
+    if layer.gate:
+        wide = mixer.heads * (1 if layer.gate == "head" else mixer.v_head_dim)
+        return _heads_of(layer, hidden, "q", width, mixer), layer.linear(hidden, "other", wide, name="gate")
+    both = ops.split_heads(tape, layer.linear(hidden, "q", 2 * width, bias=mixer.bias))
+    q, gate = ops.split(tape, both, (width, width))
+    if mixer.qk_norm == "head":
+        q = layer.norm(q, layer.head_norm, "q_norm", groups=mixer.heads)
+    return ops.transpose_heads(tape, q), ops.clone(tape, gate)
+
+
+def routed_attention(layer: Layer, hidden: Tensor, mixer: Attention, shared: Shared) -> Tensor:
+    """Queries and output of the experts that a token is sent to, over keys and values that all share (JetMoE;
+    transformers 5.24.0 ``modeling_jetmoe.py``)."""
+    tape, times = layer.tape, mixer.heads // mixer.kv_heads
+    width, experts = mixer.kv_heads * mixer.head_dim, mixer.query_experts
+    layer.part = "routed."
+    weights, _ = ops.top_k(
+        tape, ops.softmax(tape, ops.cast(tape, layer.router(hidden, experts), "fp32"), "fp32"), times
+    )
+    layer.part = ""
+    order, offsets = tape.new(TOKENS, times, "int64"), tape.new(0, experts, "int32")
+    chosen = ops.gather_rows(tape, hidden, order, TOKENS, times * layer.hidden)
+    into = layer.experts("query", experts, width, layer.hidden)
+    q = ops.gather_rows(
+        tape, ops.grouped_linear(tape, chosen, into, offsets, times * width), order, TOKENS, times * width
+    )
+    del chosen
+    q = _heads(layer, q)
+    both = layer.linear(hidden, "k", 2 * width, name="kv")
+    k, v = (_heads(layer, part) for part in ops.split(tape, both, (width, width)))
+    q, k = rotary(layer, q, k, mixer, shared)
+    k, v = ops.repeat_heads(tape, k, times), ops.repeat_heads(tape, v, times)
+    out = ops.merge_heads(tape, attend(layer, q, k, v, mixer, shared.mask))
+    out = ops.gather_rows(tape, out, order, TOKENS, times * width)
+    back = layer.experts("output", experts, layer.hidden, width)
+    out = ops.grouped_linear(tape, out, back, offsets, times * layer.hidden)
+    out = ops.mul(tape, out, weights)
+    return ops.sum_parts(tape, ops.gather_rows(tape, out, order, TOKENS, times * layer.hidden), layer.hidden)
 
 
 def _heads(layer: Layer, x: Tensor) -> Tensor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, Literal
 
 from calculator.model.shape import Attention, Block, LatentAttention, ModelShape
-from calculator.training import seq2seq
+from calculator.training import ops, seq2seq
 from calculator.training.decoder import decoder
 from calculator.training.dialect import dialect
 from calculator.training.encoder import embed_encoder, encoder, masked_head
@@ -14,6 +14,7 @@ from calculator.training.holdings import Units, units
 from calculator.training.layers import Layer, Shared
 from calculator.training.numerics import Numerics
 from calculator.training.parallel import Degrees, local_block, share
+from calculator.training.streams import gather, layer_inputs, spread
 from calculator.training.stretches import (
     HeadForm,
     additive_mask,
@@ -38,13 +39,17 @@ class Compiled:
         self._units: dict[tuple[bool, bool, Degrees], Units] = {}
         self.transient: dict[int, frozenset[int]] = {}
         self.summands: dict[int, frozenset[int]] = {}
-        self.holds_entry = len(shape.embedding) == 1 or shape.kind == "encoder"
+        plain_entry = not shape.positions and shape.embedding_norm == "none"
+        self.holds_entry = plain_entry or shape.kind == "encoder"
+        self.stream_width = shape.hidden * shape.streams
+        self.per_layer_width = max(block.per_layer_width for block in shape.blocks)
         self.rejoins = any(block.before is not None and block.before.joined for block in shape.blocks)
+        self.beside_width = shape.hidden if self.rejoins else shape.layers * self.per_layer_width
         dim = max((rotary_dim(b) for b in shape.blocks), default=0)
         tables = 2 if shape.model_type in TWO_ROTARIES else 1
         self.buffers_bytes = 2 * tables * rounded(2 * dim) + (BLOCK if shape.embedding_scaled else 0)
-        if shape.kind == "encoder" and len(shape.embedding) > 1:
-            self.buffers_bytes += 2 * rounded(8 * shape.embedding[1].shape[0])
+        if shape.kind == "encoder" and shape.positions:
+            self.buffers_bytes += 2 * rounded(8 * shape.positions)
 
     def units_for(self, n: Numerics) -> Units:
         """The weights as the plan's code holds them: litgpt ties none, older transformers has an expert a module."""
@@ -85,7 +90,7 @@ class Compiled:
         return record(
             tape,
             run,
-            (stream_rows(n), self.shape.hidden, n.residual),
+            (stream_rows(n), self.stream_width, n.residual),
             input_needs_grad=n.input_needs_grad,
             shared=tensors,
             hold_input=first and self.holds_entry,
@@ -100,7 +105,7 @@ class Compiled:
             plain = Numerics(trainable=False, rank=n.rank, targets=n.targets, code=n.code)
             tape = Tape()
             layer = self._writer(tape, plain, self.shape.blocks[index])
-            x = tape.leaf(tape.outside(TOKENS, self.shape.hidden, "bf16", ""))
+            x = tape.leaf(tape.outside(TOKENS, self.stream_width, "bf16", ""))
             decoder(
                 layer, x, self.shape.blocks[index], shared_tensors(tape, self.shape, self.shape.blocks[index], plain)
             )
@@ -123,6 +128,7 @@ class Compiled:
             layer.head_norm = "rms_unit_offset" if block.norm == "rms_unit_offset" else "rms"
             layer.output_bias = has_output_bias(block, self.shape.hidden)
             layer.low_rank = own_adapters(block)
+            layer.gate = own_gate(block)
         return layer
 
     def embedding(self, n: Numerics, boundary: str) -> Template:
@@ -135,7 +141,7 @@ class Compiled:
         shape = self.shape
         transient: list[int] = []
         always: list[int] = []
-        learned = shape.embedding[1].shape[0] if len(shape.embedding) > 1 else 0
+        learned = shape.positions
 
         def run(_: list[Tensor]) -> list[Tensor]:
             summands: list[Tensor] = []
@@ -174,6 +180,18 @@ class Compiled:
                 tables += rotary_tables(tape, dim, x.dtype, layer.dialect)
             if self.rejoins:
                 tables.append(tape.new(TOKENS, shape.hidden, x.dtype))
+            if self.per_layer_width:
+                rows = next(t.shape[0] for t in shape.embedding[1:] if t.kind == "embedding")
+                source = x
+                if shape.streams == 1:  # the layers' first input, which they keep themselves
+                    source = tape.outside(TOKENS, shape.hidden, x.dtype, "activations")
+                    source.storage.tape = None
+                tables.append(layer_inputs(layer, source, rows, shape.layers, self.per_layer_width))
+                del source
+            if shape.streams > 1:
+                x = spread(layer, x, shape.streams)
+            if self.per_layer_width:
+                x = ops.beside(tape, x, tables[-1])
             brief = [*summands, *places, *masks]
             transient.extend(t.storage.ident for t in brief)
             always.extend(t.storage.ident for t in summands)
@@ -199,13 +217,15 @@ class Compiled:
 
         def run(box: list[Tensor]) -> list[Tensor]:
             if whole:
+                if self.shape.streams > 1:
+                    box[0] = gather(layer, box[0], self.shape.streams)
                 return [head(layer, box, form, held, marks)]
             return [masked_head(layer, box, form.vocab, held, marks)]
 
         found = record(
             tape,
             run,
-            (stream_rows(n), self.shape.hidden, n.residual),
+            (stream_rows(n), self.stream_width, n.residual),
             held=None if form.outputs_held else held,
             marks=marks,
             boundary=boundary,
@@ -286,6 +306,14 @@ def shared_tensors(tape: Tape, shape: ModelShape, block: Block, n: Numerics) -> 
         shared.rotary = (tape.outside(SEQ, dim, dtype, "activations"), tape.outside(SEQ, dim, dtype, "activations"))
     if block.before is not None and block.before.joined:
         shared.original = tape.outside(stream_rows(n), shape.hidden, n.residual, "activations")
+    if block.per_layer_width:
+        shared.per_layer = tape.outside(TOKENS, shape.layers * block.per_layer_width, n.small, "activations")
+    mixer = block.mixer
+    if isinstance(mixer, Attention) and mixer.shares_kv:
+        width = mixer.kv_heads * mixer.head_dim
+        shared.kv = tuple(tape.outside(TOKENS, width, n.residual, "activations") for _ in "kv")
+        for tensor in shared.kv:
+            tensor.heads_first = True
     if needs_mask(block, n):
         shared.mask = tape.outside(SCORES, 1, n.small if n.attention == "eager" else "bool", "activations")
     return shared
@@ -323,6 +351,16 @@ def own_adapters(block: Block) -> dict[str, int]:
             module = tensor.name.split("_adapter_list.")[0].rsplit(".", 1)[-1]
             found[module.removeprefix("linear_").removesuffix("_proj")] = tensor.out_features
     return found
+
+
+def own_gate(block: Block) -> Literal["", "head", "element"]:
+    """Whether an output gate has a matrix of its own, with a value for each head or for each element; "" where it is
+    the second half of the query's."""
+    for tensor in block.tensors:
+        if tensor.component == "attention" and tensor.name.endswith((".g_proj.weight", ".gate_proj.weight")):
+            heads = next(m.heads for m in block.mixers if isinstance(m, Attention))
+            return "head" if tensor.out_features == heads else "element"
+    return ""
 
 
 def has_output_bias(block: Block, hidden: int) -> bool:

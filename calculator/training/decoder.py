@@ -15,6 +15,7 @@ from calculator.training.feedforward import dense, plain
 from calculator.training.latent import latent_attention
 from calculator.training.layers import Layer, Shared
 from calculator.training.state import state_mixer
+from calculator.training.streams import altup, own_input
 from calculator.training.tape import Tensor
 
 
@@ -99,6 +100,8 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
     a parallel layer both branches read the layer's input."""
     tape, n = layer.tape, layer.numerics
     p = block.dropout if n.dropout is None else n.dropout
+    if block.laurel_rank:
+        return altup(layer, hidden, block, shared, mix, lambda at, x, one, _: feed(at, x, one))
     if block.parallel:
         return _parallel(layer, hidden, block, shared, p)
     residual, shortcut = hidden, None
@@ -140,6 +143,8 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
     if layer.dialect.branch_scaled:
         return ops.add(tape, residual, ops.scale(tape, hidden))
     hidden = ops.add(tape, residual, hidden)
+    if block.per_layer_width:
+        hidden = ops.add(tape, hidden, own_input(layer, hidden, block, shared))
     return hidden if shortcut is None else ops.add(tape, hidden, shortcut)
 
 

@@ -41,7 +41,7 @@ def dense(layer: Layer, x: Tensor, mlp: DenseMlp, prefix: str = "") -> Tensor:
         return layer.linear(
             ops.mul(
                 tape,
-                activation(layer, layer.linear(x, "gate", mlp.width, bias=b, name=names["gate"]), mlp.activation),
+                activation(layer, _gate(layer, x, mlp, names["gate"]), mlp.activation),
                 layer.linear(x, "up", mlp.width, bias=b, name=names["up"]),
             ),
             "down",
@@ -55,6 +55,12 @@ def dense(layer: Layer, x: Tensor, mlp: DenseMlp, prefix: str = "") -> Tensor:
     box = [x]
     del x
     return plain(layer, box, mlp, prefix)
+
+
+def _gate(layer: Layer, x: Tensor, mlp: DenseMlp, name: str) -> Tensor:
+    """The gate's projection; where it is sparse, less a cut-off by its mean and deviation, which keep it, and ReLU."""
+    gate = layer.linear(x, "gate", mlp.width, bias=mlp.bias, name=name)
+    return ops.relu(layer.tape, ops.unary(layer.tape, gate, "input", "cut_off")) if mlp.sparse else gate
 
 
 def plain(layer: Layer, box: list[Tensor], mlp: DenseMlp, prefix: str = "") -> Tensor:

@@ -19,18 +19,21 @@ from calculator.training.tape import Param, Tape, Tensor
 @dataclass
 class Shared:
     """What all layers read: rotary tables (cos and sin, or one complex table), the attention mask, and where layers
-    go back to it the embedding's output."""
+    go back to it the embedding's output; inputs of the single layers; keys and values that another layer made."""
 
     rotary: tuple[Tensor, ...] = ()
     mask: Tensor | None = None
     original: Tensor | None = None
+    per_layer: Tensor | None = None
+    kv: tuple[Tensor, ...] = ()
 
 
 @dataclass
 class Layer:
     """One layer being written down. ``params`` are made at first use and are the same in recomputation. ``part`` tells
     the parameters of a layer's several mixers and MLPs apart; ``shared`` while those of several layers are used, whose
-    gradients are there already; ``low_rank`` are ranks of the model's own adapters by module."""
+    gradients are there already; ``low_rank`` are ranks of the model's own adapters by module; ``gate`` is the form of
+    an output gate with a matrix of its own."""
 
     tape: Tape
     numerics: Numerics
@@ -42,6 +45,7 @@ class Layer:
     part: str = ""
     shared: bool = False
     low_rank: dict[str, int] = field(default_factory=dict)
+    gate: str = ""
 
     def param(
         self, name: str, elements: int, dtype: str, *, trainable: bool | None = None, dims: tuple[int, ...] = ()
@@ -65,8 +69,10 @@ class Layer:
         rank = self.low_rank.get(name or role)
         if rank is None:
             return result
+        common, self.shared = self.shared, False  # adapters are each use's own
         narrow = self._linear(x, "other", rank, bias=False, name=f"{name or role}.down", parts=())
         wide = self._linear(narrow, "other", width, bias=False, name=f"{name or role}.up", parts=())
+        self.shared = common
         return ops.add(self.tape, result, wide)
 
     def _linear(self, x: Tensor, role: str, width: int, *, bias: bool, name: str, parts: tuple[int, ...]) -> Tensor:

@@ -14,7 +14,7 @@ from calculator.training.settings import checkpoint_every, checkpoint_form, row_
 from calculator.training.sharding import Edits
 from calculator.training.stack import accumulates, longest_first
 from calculator.training.stretches import HeadForm
-from calculator.training.template import BLOCK, Sized, Stretch, edit
+from calculator.training.template import BLOCK, Sized, Stretch, edit, rounded
 
 
 class MicroStep:
@@ -49,7 +49,9 @@ class MicroStep:
         gradients = [u.backward.net_by_key.get("gradients", 0) for u in (self.embedding, *self.layers, self.last)]
         self.shared = book.shared_gradients(n)
         self.gradients = [gradients[0] * part.embedding + self.shared, *gradients[1:-1], gradients[-1] * part.head]
-        rejoining = [i for i, index in enumerate(part.layers) if book.rejoins and book.shape.blocks[index].before]
+        blocks = book.shape.blocks
+        reading = [i for i, k in enumerate(part.layers) if blocks[k].before or blocks[k].per_layer_width]
+        rejoining = reading if book.beside_width else []
         self.last_rejoining = max(rejoining, default=-1) if n.trainable else -1
 
         self.outputs = self._outputs() if form.outputs_held and part.head else {}
@@ -214,8 +216,9 @@ class MicroStep:
                 more += unit.sizes[unit.template.gradient_in] if i < count - 1 else 0
                 stages.append(Stage("backward", "retain", i + 1, edit(("checkpoints", more))))
                 retained += more
-            if i == self.last_rejoining:  # the embedding's output has a gradient of its own from here on
-                original = unit.sizes[unit.template.entering]
+            if i == self.last_rejoining:  # what the embedding made beside its output has a gradient from here on
+                wide, narrow = self.book.beside_width, self.book.stream_width
+                original = rounded(unit.sizes[unit.template.entering] * wide // narrow)
                 stages.append(Stage("backward", "entry_gradient", i + 1, edit(("backward_temporary", original))))
             stages += self._edit("backward", "reduce", i + 1, done(i + 1))
             stages += self._edit("backward", "step", i + 1, self._stepped(i + 1))

@@ -11,7 +11,7 @@ from calculator.model.shape import Block, StateMixer
 from calculator.model.shape import Tensor as Weight
 from calculator.training import ops
 from calculator.training.layers import Layer
-from calculator.training.tape import Tensor
+from calculator.training.tape import Param, Tensor
 
 
 def state_mixer(layer: Layer, hidden: Tensor, mixer: StateMixer, block: Block) -> Tensor:
@@ -31,12 +31,18 @@ def state_mixer(layer: Layer, hidden: Tensor, mixer: StateMixer, block: Block) -
     for i, weight in enumerate(inside):
         made = _inside(layer, [*streams, *turned], weight, f"state_inside{i}", bias=_has_bias(weight, block))
         streams.append(made)
-    out = ops.scan(tape, [*turned, *streams], inner)
+    out = ops.scan(tape, [*turned, *streams], inner, _kernel_weights(layer, block))
     normed = next((t.elements for t in block.tensors if t.component == "ssm" and t.kind == "norm"), 0)
     if normed and normed in (inner, mixer.head_dim, mixer.value_dim):
         out = layer.norm(out, "rms", "state_norm", groups=inner // normed)
     bias = leaving is not None and _has_bias(leaving, block)
     return layer.linear(out, "o", layer.hidden, name="state_out", bias=bias)
+
+
+def _kernel_weights(layer: Layer, block: Block) -> list[Param]:
+    """Weights that no projection is: convolutions, decays, gates of one block per head."""
+    own = [t for t in block.tensors if t.component == "ssm" and t.kind in ("conv", "other") and "_mix_" not in t.name]
+    return [layer.param(f"kernel{i}", t.elements, layer.numerics.weight) for i, t in enumerate(own)]
 
 
 def _convolved(layer: Layer, streams: list[Tensor], channels: int) -> list[Tensor]:

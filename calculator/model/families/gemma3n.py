@@ -22,18 +22,31 @@ def _widths(cfg: Config, layers: int) -> tuple[int, ...]:
     return (cfg.integer("intermediate_size"),) * layers
 
 
+def _sparsity(cfg: Config, layers: int) -> tuple[bool, ...]:
+    """Layers whose MLP lets only the largest values of its gate pass: a share for each or for all, by default 0.95 in
+    the first ten."""
+    value = cfg.get("activation_sparsity_pattern")
+    if value is None:
+        return tuple(i < 10 for i in range(layers))
+    shares = value if isinstance(value, list) else [value] * layers
+    if len(shares) != layers or any(isinstance(s, bool) or not isinstance(s, int | float) for s in shares):
+        raise cfg.bad("activation_sparsity_pattern", "length" if len(shares) != layers else "items")
+    return tuple(share > 0 for share in shares)
+
+
 def gemma3n_text(cfg: Config) -> ModelShape:
     size = sizes(cfg, kv_required=True, head_dim_default=256)
     streams = cfg.integer("altup_num_inputs", low=2, high=64)
     rank = cfg.integer("laurel_rank")
     per_layer = cfg.integer("hidden_size_per_layer_input")
     sharing = cfg.integer("num_kv_shared_layers", low=0, high=size.layers - 1)
-    cfg.ignore("altup_active_idx", "altup_coef_clip", "altup_correct_scale", "activation_sparsity_pattern")
+    cfg.ignore("altup_active_idx", "altup_coef_clip", "altup_correct_scale")
+    sparse = _sparsity(cfg, size.layers)
     act = activation(cfg, "hidden_activation", "hidden_act", default="gelu_tanh")
     bias = cfg.flag("attention_bias")
     dropout = cfg.number("attention_dropout", default=0.0, high=1.0)
 
-    def make(window: int | None, shares: bool, width: int) -> Block:
+    def make(window: int | None, shares: bool, width: int, sparse: bool) -> Block:
         mixer = Attention(
             heads=size.heads,
             kv_heads=size.kv_heads,
@@ -45,7 +58,7 @@ def gemma3n_text(cfg: Config) -> ModelShape:
             bias=bias,
             dropout=dropout,
         )
-        mlp = DenseMlp(width=width, gated=True, activation=act)
+        mlp = DenseMlp(width=width, gated=True, activation=act, sparse=sparse)
         tensors = (
             *attention(mixer, size.hidden, out_bias=bias, no_kv=shares),
             *dense_mlp(mlp, size.hidden),
@@ -55,11 +68,11 @@ def gemma3n_text(cfg: Config) -> ModelShape:
             *norm("laurel.post_laurel_norm", size.hidden),
             *per_layer_tensors(per_layer, size.hidden),
         )
-        return block(mixer, mlp, tensors, NORMS, size.hidden)
+        return block(mixer, mlp, tensors, NORMS, size.hidden, per_layer_width=per_layer, laurel_rank=rank)
 
     windows = pattern(5, default=512)(cfg, size.layers)
     widths, first = _widths(cfg, size.layers), size.layers - sharing
-    blocks, order = stack([(windows[i], i >= first, widths[i]) for i in range(size.layers)], make)
+    blocks, order = stack([(windows[i], i >= first, widths[i], sparse[i]) for i in range(size.layers)], make)
     ends = tuple(
         t
         for i in range(streams - 1)
@@ -68,7 +81,7 @@ def gemma3n_text(cfg: Config) -> ModelShape:
     starts = tuple(
         t for i in range(streams - 1) for t in linear(f"model.altup_projections.{i}", size.hidden, size.hidden, "other")
     )
-    return assemble(
+    shape = assemble(
         cfg,
         size,
         blocks,
@@ -79,6 +92,7 @@ def gemma3n_text(cfg: Config) -> ModelShape:
         extra_embedding=(*per_layer_tables(cfg, size, per_layer), *starts),
         extra_final=ends,
     )
+    return shape.model_copy(update={"streams": streams})
 
 
 def _altup(streams: int, hidden: int) -> Tensors:

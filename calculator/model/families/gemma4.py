@@ -78,7 +78,7 @@ def gemma4_text(cfg: Config) -> ModelShape:
                 vector("router.per_expert_scale", moe.experts, "router", kind="other"),
             )
             names += ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
-        return block(mixer, moe or mlp, tensors, names, size.hidden, "rms")
+        return block(mixer, moe or mlp, tensors, names, size.hidden, "rms", per_layer_width=per_layer)
 
     shared_from = size.layers - sharing
     # the wide layers' own KV heads count only where K and V are one projection

@@ -8,6 +8,7 @@ from calculator.training.ops.base import (
 )
 from calculator.training.ops.elementwise import (
     add,
+    added_in_place,
     cast,
     clone,
     dropout,
@@ -59,6 +60,7 @@ from calculator.training.ops.routed import (
 )
 from calculator.training.ops.views import (
     assemble,
+    beside,
     concat,
     contiguous,
     copy_heads,
@@ -76,9 +78,11 @@ __all__ = [
     "Grads",
     "add",
     "add_rows",
+    "added_in_place",
     "assemble",
     "autocast_weight",
     "batched_linear",
+    "beside",
     "cast",
     "clone",
     "concat",

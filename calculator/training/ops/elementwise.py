@@ -33,6 +33,13 @@ def add(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
     return finish(tape, tape.new(big.rows, big.width, promoted(x, y), like=x if big is x else big), node)
 
 
+def added_in_place(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
+    """x += y, into x's own storage; y may be narrower, for a slice or a broadcast."""
+    sy = shape_of(y)
+    node = tape.record("add_", [x, y], lambda _, g: [g[0], reduced(tape, g[0], sy)], [])
+    return finish(tape, x.alias(), node)
+
+
 def mul(tape: Tape, x: Tensor, y: Tensor) -> Tensor:
     """x * y: each operand is kept if the other needs a gradient. Both products exist before a broadcast is summed."""
     sx, sy = shape_of(x), shape_of(y)

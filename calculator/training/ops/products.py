@@ -160,8 +160,20 @@ def embedding(tape: Tape, table: Param, width: int, rows: int = TOKENS, index: T
     return finish(tape, tape.new(rows, width, table.tensor.dtype), node)
 
 
-def scan(tape: Tape, streams: Sequence[Tensor], width: int) -> Tensor:
-    """A recurrence in one kernel: keeps what enters it; backward makes a gradient of each stream."""
+def scan(tape: Tape, streams: Sequence[Tensor], width: int, weights: Sequence[Param] = ()) -> Tensor:
+    """A recurrence in one kernel: keeps what enters it; backward makes a gradient of each stream and of each of the
+    kernel's own weights."""
     shapes = [shape_of(t) for t in streams]
-    node = tape.record("scan", list(streams), lambda _, g: [tape.new(*shape) for shape in shapes], list(streams))
+    inputs = [*streams, *(weight.tensor for weight in weights)]
+
+    def backward(_: list[Tensor], g: Grads) -> Grads:
+        assert node is not None
+        grads: Grads = [tape.new(*shape) for shape in shapes]
+        for place, size in enumerate(sizes, start=len(shapes)):
+            grads.append(tape.new(ONE, size, dtypes[place - len(shapes)]) if node.needs(place) else None)
+        return grads
+
+    sizes, dtypes = [w.tensor.width for w in weights], [w.tensor.dtype for w in weights]
+    node = tape.record("scan", inputs, backward, list(streams))
+    del inputs
     return finish(tape, tape.new(streams[0].rows, width, streams[0].dtype), node)
