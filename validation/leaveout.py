@@ -39,8 +39,8 @@ NON_TORCH = "non_torch_bytes"
 GRAPHS = "cuda_graph_bytes"
 POOL = "kv_pool_bytes"
 ALL = "all"
-BANDWIDTHS = (0.50, 0.59, 0.68, 0.77, 0.86)
-COMPUTES = (0.36, 0.42, 0.48, 0.54, 0.60)
+BANDWIDTHS = (0.58, 0.67, 0.76, 0.85, 0.94)
+COMPUTES = (0.48, 0.56, 0.64, 0.72, 0.80)
 LARGE_BYTES = 70 * GIB
 """Cards from this size on are a class of their own in the engine's table."""
 

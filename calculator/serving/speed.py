@@ -1,7 +1,8 @@
 """How fast a plan could be: a roofline of weights, cache, arithmetic and communication. An estimate, given as a range.
 
-Decode reads every weight that the batch touches and every request's cache once a step; prefill is arithmetic. The share
-of the card's peak that engines reach is assumed, and checked against published throughput figures in the tests.
+Decode reads every weight that the batch touches and every request's cache once a step; prefill is arithmetic. Between
+the products rows of 16 bit are read and written, which a card with fast products feels most. The share of the card's
+peak that engines reach is assumed, and checked against published throughput figures in the tests.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal, cast
 from calculator.base import Frozen
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
-from calculator.model.shape import Attention, LatentAttention, ModelShape
+from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp
 from calculator.model.weights import WeightLayout
 from calculator.precision import weight_format
 from calculator.serving.bill import start
@@ -26,19 +27,27 @@ Bound = Literal["weights", "cache", "compute", "communication"]
 
 class Shares(Frozen):
     """Shares of a card's peaks that an engine reaches: of the memory bandwidth when decoding, of the dense arithmetic
-    rate in matrix products of many tokens; seconds of a step outside the kernels (scheduling, sampling, launches); and
-    of one all-reduce of little data, between linked cards (NVLink or its like) and over PCIe."""
+    rate in matrix products of many tokens; seconds of a step outside the kernels (scheduling, launches), and of the
+    host's work for each request of it; and of one all-reduce of little data, between linked cards (NVLink or its like)
+    and over PCIe."""
 
     bandwidth: float
     compute: float
     step_s: float
+    request_s: float
     linked_latency_s: float
     pcie_latency_s: float
 
 
-SLOW = Shares(bandwidth=0.45, compute=0.32, step_s=0.0016, linked_latency_s=20e-6, pcie_latency_s=60e-6)
-USUAL = Shares(bandwidth=0.68, compute=0.48, step_s=0.0006, linked_latency_s=12e-6, pcie_latency_s=35e-6)
-FAST = Shares(bandwidth=0.88, compute=0.72, step_s=0.0002, linked_latency_s=8e-6, pcie_latency_s=20e-6)
+SLOW = Shares(bandwidth=0.48, compute=0.40, step_s=0.0016, request_s=8e-6, linked_latency_s=20e-6,
+              pcie_latency_s=60e-6)  # fmt: skip
+USUAL = Shares(bandwidth=0.76, compute=0.64, step_s=0.0006, request_s=4e-6, linked_latency_s=12e-6,
+               pcie_latency_s=35e-6)  # fmt: skip
+FAST = Shares(bandwidth=0.92, compute=0.82, step_s=0.0002, request_s=2.5e-6, linked_latency_s=8e-6,
+              pcie_latency_s=20e-6)  # fmt: skip
+HIDDEN_PASSES, WIDTH_PASSES, GATHER_PASSES = 12, 6, 4
+"""Reads and writes of a row between the products of a layer: two norms with residuals and quantisation, the MLP's
+activation with quantisation, and an expert's gather and weighted sum."""
 EFFICIENCY_SOURCE = Source(
     title="Shares of the peak that published throughput tables imply: 40 figures of TensorRT-LLM 1.0's performance "
     "overview and of single streams; figures that were not used are scored apart in the validation",
@@ -121,24 +130,37 @@ class Point(Frozen):
 def point(
     shape: ModelShape, plan: ServingPlan, gpu: Gpu, begun: Start, prompt: int, output: int, batch: int, shares: Shares
 ) -> Point:
-    """The estimate under these shares, for ``batch`` requests of one length on each replica of a start."""
+    """The estimate under these shares, for ``batch`` requests of one length on each replica of a start.
+
+    Of a step, products of weights are bound by their bytes or their operations; reading the cache, the rows between the
+    products, collectives and the host's work for every request come on top, since they run one after the other. Prompts
+    are worked on together, as many as a step's tokens hold, so that each pays its part of the weights' bytes.
+    """
     bandwidth, peak = _rates(plan, shape, gpu)
     bandwidth, peak = bandwidth * shares.bandwidth, peak * shares.compute
+    attention = _attention_rate(plan, gpu) * shares.compute
+    ranks = plan.tp * plan.pp
     weights = begun.weights.span.value
     experts = weights * _expert_share(shape, plan)
     touched = weights - experts + experts * _touched(shape, batch)
     cache = batch * begun.cache.needed(1, prompt + max(output // 2, 1))
-    linear = 2 * _active(shape) / (plan.tp * plan.pp)
+    linear = 2.0 * _active(shape) / ranks
+    rows = _row_bytes(shape, plan) / bandwidth
     times: dict[Bound, float] = {
         "weights": touched / bandwidth,
         "cache": cache / bandwidth,
         "compute": batch * linear / peak,
         "communication": _communication(shape, plan, gpu, batch, shares),
     }
-    stage = max(times["weights"] + times["cache"], times["compute"]) + times["communication"] + shares.step_s
-    first = max(_prefill_flops(shape, prompt) / (plan.tp * plan.pp) / peak, touched / bandwidth)
+    stage = max(times["weights"], times["compute"]) + times["cache"] + times["communication"]
+    stage += batch * (rows + shares.request_s) + shares.step_s
+    alone = _attention_flops(shape, prompt) / ranks / attention + prompt * rows
+    first = max(prompt * linear / peak, touched / bandwidth) + alone
     first += _communication(shape, plan, gpu, prompt, shares)
-    cycle = output * stage + batch * first
+    together = max(1, min(batch, begun.max_num_batched_tokens // prompt))
+    group = max(together * prompt * linear / peak, touched / bandwidth)
+    group += _communication(shape, plan, gpu, together * prompt, shares) + shares.step_s
+    cycle = output * stage + batch * (group / together + alone)
     return Point(
         ttft=plan.pp * first + shares.step_s,
         step=plan.pp * stage,
@@ -158,13 +180,20 @@ def _rates(plan: ServingPlan, shape: ModelShape, gpu: Gpu) -> tuple[float, float
         kind = "int8"
     elif stored.startswith("nvfp4"):
         kind = "fp4"
-    plain = max(flops.get(name) or 0 for name in ("bf16", "fp16", "fp32"))
-    if plan.engine == "llama_cpp" and gpu.kind == "consumer":
-        plain = max(plain, (flops.get("int8") or 0) // 2)  # ACCUMULATION_SOURCE
+    plain = _plain_rate(plan, gpu)
     rate = flops.get(kind) or plain
     if rate and gpu.memory_bandwidth_bytes_per_s is not None:
         return float(gpu.memory_bandwidth_bytes_per_s), float(max(rate, plain))
     raise PlanError("speed.unknown_gpu", field="gpu", gpu=gpu.name)
+
+
+def _plain_rate(plan: ServingPlan, gpu: Gpu) -> int:
+    """Operations a second in 16 bit."""
+    flops = gpu.peak_dense_flops
+    plain = max(flops.get(name) or 0 for name in ("bf16", "fp16", "fp32"))
+    if plan.engine == "llama_cpp" and gpu.kind == "consumer":
+        return max(plain, (flops.get("int8") or 0) // 2)  # ACCUMULATION_SOURCE
+    return plain
 
 
 def _active(shape: ModelShape) -> int:
@@ -174,9 +203,9 @@ def _active(shape: ModelShape) -> int:
     return count.active - looked_up - count.vision - count.audio - count.projector
 
 
-def _prefill_flops(shape: ModelShape, prompt: int) -> float:
-    """Operations of one prompt: two a weight and token, and causal attention over the window that each layer sees."""
-    total = 2.0 * _active(shape) * prompt
+def _attention_flops(shape: ModelShape, prompt: int) -> float:
+    """Operations of one prompt's causal attention, over the window that each layer sees."""
+    total = 0.0
     mixers = ((m, times) for times, block in zip(shape.block_counts, shape.blocks, strict=True) for m in block.mixers)
     for mixer, times in mixers:
         if isinstance(mixer, Attention):
@@ -186,6 +215,35 @@ def _prefill_flops(shape: ModelShape, prompt: int) -> float:
             width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim
             total += times * 2.0 * mixer.heads * width * prompt * prompt / 2
     return total
+
+
+def _attention_rate(plan: ServingPlan, gpu: Gpu) -> float:
+    """Operations a second of attention, which stays in 16 bit, or in FP8 beside an FP8 cache, whatever the weights."""
+    plain = _plain_rate(plan, gpu)
+    return float(max(plain, gpu.peak_dense_flops.get("fp8") or 0) if plan.kv_cache_dtype == "fp8" else plain)
+
+
+def _row_bytes(shape: ModelShape, plan: ServingPlan) -> float:
+    """Bytes that one token moves between the products of all layers on one rank, 16 bit: norms, residuals and
+    quantisation read and write the hidden row, rotary and attention queries, keys and values, the activation the MLP's
+    width; each routed expert gathers and scatters a hidden row and has a width of its own."""
+    total = 0.0
+    for block, times in zip(shape.blocks, shape.block_counts, strict=True):
+        elements = float(HIDDEN_PASSES * shape.hidden)
+        for mixer in block.mixers:
+            if isinstance(mixer, Attention):
+                heads = mixer.heads * (mixer.head_dim + mixer.v_head_dim)
+                elements += (heads + 2 * mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)) / plan.tp
+        for mlp in (block.mlp, block.mixture):
+            if isinstance(mlp, DenseMlp):
+                elements += WIDTH_PASSES * mlp.width / plan.tp
+            elif isinstance(mlp, MoeMlp):
+                inner = mlp.latent or shape.hidden
+                routed = mlp.top_k * (GATHER_PASSES * inner + WIDTH_PASSES * mlp.width)
+                elements += (routed + WIDTH_PASSES * (mlp.shared_width + mlp.dense_width)) / plan.tp
+                break
+        total += times * elements
+    return 2 * total / plan.pp
 
 
 def _touched(shape: ModelShape, batch: int) -> float:

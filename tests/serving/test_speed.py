@@ -14,6 +14,7 @@ from tests.serving.shapes import llama
 from validation.models import shape_of
 from validation.rows import packaged
 from validation.run import predict
+from validation.throughput import plan_of
 
 PUBLISHED = [value for row in packaged("throughput") for value in predict(row).scored]
 SHAPE = llama()
@@ -45,7 +46,8 @@ def test_llama_cpp_multiplies_at_the_rate_of_fp16_accumulation_on_geforce_cards(
             plan = ServingPlan(engine=engine, max_model_len=4608)
             found = speed(SHAPE, plan, find(card), prompt_tokens=4096, output_tokens=1, batch=1)
             firsts.append(found.ttft_s.value - USUAL.step_s)
-        assert firsts[0] / firsts[1] == pytest.approx(ratio, rel=0.01)
+        # All but the rows between the products, which wait for the memory.
+        assert 0.88 * ratio < firsts[0] / firsts[1] <= ratio * 1.001
 
 
 def test_a_single_stream_is_bound_by_the_weights() -> None:
@@ -133,3 +135,24 @@ def test_the_answer_holds_the_wish(concurrency: int, context: int) -> None:
     for option in options(SHAPE, plan, CARDS[:3]):
         assert option.requests >= concurrency
         assert option.plan.n_gpus == option.plan.tp * option.plan.dp
+
+
+def test_prompts_that_share_a_step_read_the_experts_once() -> None:
+    """Eight H200 hold 30 GB of weights each, which a short prompt alone reads in 8 ms and 64 of them together too."""
+    case = next(
+        row.data for row in packaged("throughput")
+        if "Qwen3-235B-A22B fp8 8xh200" in row.id and row.data["prompt"] == row.data["output"] == 128
+    )  # fmt: skip
+    found = speed(
+        shape_of(case["model"]), plan_of(case), find(case["gpu"]), prompt_tokens=128, output_tokens=128
+    )  # fmt: skip
+    assert found.tokens_per_s.low < case["value"] < found.tokens_per_s.high
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-70B-Instruct"])
+def test_faster_products_help_less_than_their_rate(model: str) -> None:
+    """A B200 multiplies four times as fast in FP4 as in 16 bit; rows, attention and cache stay as they are."""
+    shape, card = shape_of(model), find("b200-180gb-sxm")
+    plans = [ServingPlan(engine="tensorrt_llm", weights=name, max_model_len=4096) for name in ("bf16", "nvfp4")]
+    slow, fast = (speed(shape, p, card, prompt_tokens=4000, output_tokens=1, batch=1).ttft_s.value for p in plans)
+    assert 1.2 < slow / fast < 3.6
