@@ -13,6 +13,7 @@ from calculator.base import Frozen
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp
+from calculator.model.stored import StoredWeights
 from calculator.model.weights import WeightLayout
 from calculator.precision import weight_format
 from calculator.serving.bill import start
@@ -90,15 +91,27 @@ class Speed(Frozen):
 
 
 def speed(
-    shape: ModelShape, plan: ServingPlan, gpu: Gpu, *, prompt_tokens: int, output_tokens: int, batch: int | None = None
+    shape: ModelShape,
+    plan: ServingPlan,
+    gpu: Gpu,
+    *,
+    prompt_tokens: int,
+    output_tokens: int,
+    batch: int | None = None,
+    stored: StoredWeights | None = None,
 ) -> Speed:
     """The speed of a plan for requests of one length.
 
     ``batch`` running requests on each replica; None: as many as the pool and the engine's slots hold at their mean
-    length. Raises ``PlanError`` ("speed.unknown_gpu") for a card without bandwidth or arithmetic rate, and
-    ("speed.nothing_fits") where not one request fits.
+    length. ``stored`` are the weights as the files' headers tell them. Raises ``PlanError`` ("speed.unknown_gpu") for a
+    card without bandwidth or arithmetic rate, ("speed.nothing_fits") where not one request fits, and ("speed.host")
+    where layers or experts run from host memory, whose speed is not the card's.
     """
-    begun = start(shape, plan, gpu)
+    begun = start(shape, plan, gpu, stored)
+    if begun.partly_on_host:
+        raise PlanError("speed.host", field="n_gpu_layers")
+    if plan.engine in _IN_TURN:
+        plan = plan.model_copy(update={"tp": 1, "pp": plan.n_gpus, "dp": 1, "ep": 1})
     mean_context = prompt_tokens + max(output_tokens // 2, 1)
     if batch is None:
         # An engine that never takes a request back holds its whole length from the start (NO_EVICTION_SOURCE).
@@ -116,6 +129,10 @@ def speed(
         batch=batch,
         bound=ends[1].bound,
     )
+
+
+_IN_TURN = ("llama_cpp", "ollama")
+"""Engines whose cards hold layers and work one after the other, whatever degrees a plan names."""
 
 
 class Point(Frozen):

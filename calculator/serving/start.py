@@ -104,7 +104,8 @@ class Start:
     request's length where the plan does not say (0: ``max_model_len``). ``extras`` are further items by key that stand
     beside the weights: "draft", "lora", "encoder_cache", "mmproj", "mmproj_compute". ``pool_follows_wish``: the cache
     is allocated as asked for, whatever is free. Where the engine moved a part of the model to the host to start at all,
-    ``moved`` says what, and ``asked`` is the start with all of it on the cards.
+    ``moved`` says what, and ``asked`` is the start with all of it on the cards. ``partly_on_host``: for that reason or
+    because the plan says so, layers or experts run from host memory.
     """
 
     weights: Term
@@ -138,4 +139,5 @@ class Start:
     assumptions: tuple[Text, ...] = ()
     refusal: Text | None = None
     moved: Text | None = None
+    partly_on_host: bool = False
     asked: Start | None = None

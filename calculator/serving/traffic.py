@@ -80,7 +80,8 @@ def outlook(
     wished = plan.concurrency / begun.replicas
     try:
         rate = speed(
-            shape, plan, gpu, prompt_tokens=prompt, output_tokens=output, batch=max(1, min(round(wished), full.p50))
+            shape, plan, gpu, prompt_tokens=prompt, output_tokens=output, batch=max(1, min(round(wished), full.p50)),
+            stored=stored,
         )  # fmt: skip
     except PlanError:
         rate = None

@@ -9,6 +9,7 @@ from calculator.base import Frozen
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
+from calculator.model.stored import StoredWeights
 from calculator.serving.bill import bill
 from calculator.serving.plan import ServingPlan
 from calculator.serving.speed import Speed, speed
@@ -29,11 +30,18 @@ class Option(Frozen):
     fast_enough: bool
 
 
-def options(shape: ModelShape, plan: ServingPlan, cards: Iterable[Gpu], *, most_cards: int = 64) -> tuple[Option, ...]:
+def options(
+    shape: ModelShape,
+    plan: ServingPlan,
+    cards: Iterable[Gpu],
+    *,
+    most_cards: int = 64,
+    stored: StoredWeights | None = None,
+) -> tuple[Option, ...]:
     """The fewest cards of each kind that hold the plan's requests at its context and, where the card's rates are known,
     meet its goals at the usual end of the estimate. Fewest first; kinds that cannot are left out.
 
-    Tensor parallelism is tried over legal degrees, then whole replicas are added.
+    Tensor parallelism is tried over legal degrees, then whole replicas are added. ``stored`` as for a bill.
     """
     found = []
     for card in cards:
@@ -41,7 +49,7 @@ def options(shape: ModelShape, plan: ServingPlan, cards: Iterable[Gpu], *, most_
         for tp in DEGREES:
             if tp > most_cards or (best is not None and tp >= best.plan.n_gpus):
                 break
-            option = _with(shape, plan, card, tp, most_cards)
+            option = _with(shape, plan, card, tp, most_cards, stored)
             if option is not None and (best is None or option.plan.n_gpus < best.plan.n_gpus):
                 best = option
         if best is not None:
@@ -49,7 +57,9 @@ def options(shape: ModelShape, plan: ServingPlan, cards: Iterable[Gpu], *, most_
     return tuple(sorted(found, key=lambda o: (o.plan.n_gpus, o.need_bytes)))
 
 
-def _with(shape: ModelShape, plan: ServingPlan, card: Gpu, tp: int, most_cards: int) -> Option | None:
+def _with(
+    shape: ModelShape, plan: ServingPlan, card: Gpu, tp: int, most_cards: int, stored: StoredWeights | None
+) -> Option | None:
     context = plan.context_tokens or plan.max_model_len
     moe = any(block.mixture for block in shape.blocks)
     changes = {"tp": tp, "pp": 1, "dp": 1, "n_gpus": tp, "gpu": card.key, "gpu_capacity_bytes": None,
@@ -57,7 +67,7 @@ def _with(shape: ModelShape, plan: ServingPlan, card: Gpu, tp: int, most_cards: 
                "max_model_len": plan.max_model_len or context}  # fmt: skip
     alone = plan.model_copy(update=changes)
     try:
-        held = bill(shape, alone, card).serving
+        held = bill(shape, alone, card, stored).serving
     except PlanError:
         return None
     if held is None or not held.starts or held.moved is not None or held.requests_at_context < 1:
@@ -67,24 +77,28 @@ def _with(shape: ModelShape, plan: ServingPlan, card: Gpu, tp: int, most_cards: 
     if tp * replicas > most_cards:
         return None
     running = ceil(plan.concurrency / replicas)
-    rate, fast = _speed(shape, alone, card, context or held.max_model_len, running)
+    rate, fast = _speed(shape, alone, card, context or held.max_model_len, running, stored)
     while not fast and rate is not None and running > 1 and tp * (replicas + 1) <= most_cards:
         replicas += 1
         running = ceil(plan.concurrency / replicas)
-        rate, fast = _speed(shape, alone, card, context or held.max_model_len, running)
+        rate, fast = _speed(shape, alone, card, context or held.max_model_len, running, stored)
     if not fast:
         return None
     chosen = alone.model_copy(update={"dp": replicas, "n_gpus": tp * replicas})
-    need = bill(shape, alone.model_copy(update={"concurrency": running}), card).need.value
+    need = bill(shape, alone.model_copy(update={"concurrency": running}), card, stored).need.value
     return Option(plan=chosen, requests=each * replicas, need_bytes=need, speed=rate, fast_enough=fast)
 
 
-def _speed(shape: ModelShape, plan: ServingPlan, card: Gpu, context: int, batch: int) -> tuple[Speed | None, bool]:
+def _speed(
+    shape: ModelShape, plan: ServingPlan, card: Gpu, context: int, batch: int, stored: StoredWeights | None
+) -> tuple[Speed | None, bool]:
     """The speed of a replica and whether it meets the goals; unknown rates meet only the absence of goals."""
     prompt = max(int(context * PROMPT_SHARE), 1)
     goals = plan.ttft_goal_s is not None or plan.tpot_goal_s is not None
     try:
-        found = speed(shape, plan, card, prompt_tokens=prompt, output_tokens=max(context - prompt, 1), batch=batch)
+        found = speed(
+            shape, plan, card, prompt_tokens=prompt, output_tokens=max(context - prompt, 1), batch=batch, stored=stored
+        )
     except PlanError:
         return None, not goals
     ttft = plan.ttft_goal_s is None or found.ttft_s.value <= plan.ttft_goal_s

@@ -8,6 +8,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from calculator.bill import Bill, ServingFigures
+from calculator.errors import PlanError
 from calculator.hardware import Gpu, find, resolve
 from calculator.model.shape import ModelShape
 from calculator.serving import bill
@@ -15,6 +16,8 @@ from calculator.serving.engines import fit
 from calculator.serving.engines.cells import Setup
 from calculator.serving.overheads import context_term
 from calculator.serving.plan import ServingPlan
+from calculator.serving.speed import speed
+from calculator.serving.wish import options
 from tests.serving.shapes import llama
 from validation.models import shape_of
 
@@ -133,6 +136,24 @@ def test_the_need_is_that_of_the_whole_model() -> None:
     assert small.process.value < 6000 * MIB < small.need.value
     assert figures(small).moved is not None
     assert figures(small).host_bytes > figures(whole).host_bytes + 2 * GIB
+
+
+def test_speed_is_not_estimated_for_the_host() -> None:
+    plan = ServingPlan(engine="llama_cpp", weights="Q8_0", max_model_len=8192, concurrency=1)
+    lengths = {"prompt_tokens": 512, "output_tokens": 128, "batch": 1}
+    for gpu, changes in ((card(6000), {}), (RTX_4090, {"n_gpu_layers": 10})):
+        with pytest.raises(PlanError) as caught:
+            speed(SHAPE, plan.model_copy(update=changes), gpu, **lengths)
+        assert caught.value.key == "speed.host"
+    one, two = (speed(SHAPE, plan.model_copy(update={"n_gpus": n, "tp": n}), RTX_4090, **lengths) for n in (1, 2))
+    # Cards that hold layers work in turn: a second one makes a single stream no faster.
+    assert two.tpot_s.value >= one.tpot_s.value * 0.95
+
+
+def test_the_fewest_cards_hold_the_whole_model() -> None:
+    plan = ServingPlan(engine="llama_cpp", weights="Q8_0", max_model_len=8192, context_tokens=8192, concurrency=1)
+    found = options(shape_of("meta-llama/Llama-3.1-70B-Instruct"), plan, [RTX_4090, find("h100-80gb-sxm")])
+    assert {o.plan.gpu: o.plan.n_gpus for o in found} == {"rtx-4090-24gb": 4, "h100-80gb-sxm": 1}
 
 
 def test_ollama_keeps_its_overhead_free() -> None:

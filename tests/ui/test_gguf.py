@@ -168,3 +168,21 @@ def test_the_projector_and_the_fit_are_on_the_bill() -> None:
     small = opened("serving", v="1", p="llama-3.1-70b", en="llama_cpp", w="Q4_K_M", g="rtx-4090-24gb", cc="1")
     assert not small.error
     assert "with a part of it in host memory" in small.header[0].value
+
+
+def test_a_mix_of_a_repository_without_gguf_can_be_computed() -> None:
+    at = typed(opened("serving", en="llama_cpp"), "fake/tiny:Q8_0")
+    assert at.error
+    assert at.text_input(key="model.id").value == "fake/tiny:Q8_0"
+    checked(next(b for b in at.button if b.key == "ways.computed").click().run())
+    assert not at.error
+    assert query_of(at)["w"] == "Q8_0"
+    assert "f" not in query_of(at)
+
+
+def test_speed_is_of_the_file_and_not_guessed_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = typed(opened("serving", en="llama_cpp", ml="4096", cc="1"), "fake/gguf-many")
+    assert any(metric.label == "Per output token" for metric in at.metric)
+    checked(at.number_input(key="serving.n_gpu_layers").set_value(1).run())
+    assert not any(metric.label == "Per output token" for metric in at.metric)
+    assert "runs from host memory" in captions(at)

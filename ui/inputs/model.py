@@ -7,6 +7,7 @@ from typing import Any, cast
 import streamlit as st
 
 from calculator.errors import CalculatorError, GatedModelError, HubError, ModelNotFoundError, NotAuthorisedError
+from calculator.gguf.mixes import mix_name
 from calculator.lookup import LoadedModel
 from calculator.model.shape import ModelShape
 from calculator.presets import find_preset, presets
@@ -138,6 +139,17 @@ def file_input(words: Words, model: LoadedModel | CalculatorError) -> None:
     )  # fmt: skip
 
 
+def _compute(choice: HubChoice) -> None:
+    """The model itself, with the mix that was named computed from its shape where the rules for it are known."""
+    try:
+        mix = mix_name(choice.file or "")
+    except CalculatorError:
+        mix = None
+    _take(HubChoice(id=choice.id, revision=choice.revision))
+    if mix is not None:
+        state.put(state.current().with_serving(weights=mix))
+
+
 def base_model_button(words: Words, base: str | None) -> None:
     """The way from a GGUF repository to the model that it was made from."""
     if base is not None:
@@ -214,6 +226,11 @@ def ways_on(words: Words, error: CalculatorError) -> None:
             st.button(
                 words("ui.use_default_file"), icon=":material/draft:", key="ways.file",
                 on_click=lambda: _take(choice.model_copy(update={"file": None})),
+            )  # fmt: skip
+        if error.key == "gguf.no_files" and isinstance(choice, HubChoice) and choice.file is not None:
+            st.button(
+                words("ui.use_computed", name=choice.id), icon=":material/calculate:", key="ways.computed",
+                on_click=lambda: _compute(choice),
             )  # fmt: skip
         if isinstance(error, HubError):
             st.button(words("ui.try_again"), icon=":material/refresh:", key="ways.retry", on_click=models.forget)

@@ -18,7 +18,7 @@ from ui.kept import Kept
 from ui.markdown import plain
 from ui.screen import Screen
 from ui.views.speed import seconds
-from ui.views.start import folded
+from ui.views.start import folded, model_argument
 
 CARDS = (
     "t4-16gb", "l4-24gb", "a10g-24gb", "rtx-3090-24gb", "rtx-4090-24gb", "rtx-5090-32gb", "l40s-48gb",
@@ -59,7 +59,7 @@ def fewest_cards(screen: Screen, plan: ServingPlan) -> None:
     best = found[0]
     st.caption(plain(words("explore.cards.start", cards=_cards(best))))
     try:
-        command = emit_command(screen.model.id or screen.model.name, best.plan)
+        command = emit_command(model_argument(screen.model, best.plan), best.plan)
     except CalculatorError as error:
         st.caption(plain(words.text(error.message)))
     else:
@@ -72,7 +72,8 @@ def _ask(key: str) -> None:
 
 def _search(screen: Screen, plan: ServingPlan) -> tuple[Option, ...]:
     own = [screen.gpu] if screen.gpu.key not in (*CARDS, "custom") else []
-    return options(screen.model.shape, plan, [*own, *(hardware.find(key) for key in CARDS)])
+    cards = [*own, *(hardware.find(key) for key in CARDS)]
+    return options(screen.model.shape, plan, cards, stored=screen.stored)
 
 
 def _cards(option: Option) -> str:

@@ -30,7 +30,8 @@ def speed_estimate(screen: Screen, plan: ServingPlan, figures: ServingFigures, l
     running = max(1, min(-(-plan.concurrency // figures.replicas), int(figures.requests_at_context / figures.replicas)))
     try:
         found = speed(
-            screen.model.shape, plan, screen.gpu, prompt_tokens=prompt, output_tokens=output, batch=running
+            screen.model.shape, plan, screen.gpu, prompt_tokens=prompt, output_tokens=output, batch=running,
+            stored=screen.stored,
         )  # fmt: skip
     except CalculatorError as error:
         st.caption(plain(f"{words.text(error.message)} {words.text(error.remedy)}"))

@@ -135,4 +135,5 @@ def _begun(setup: Setup, gpu: Gpu, notes: list[Text]) -> Start:
         kv_full_bytes=card.full,
         kv_swa_bytes=card.windows,
         assumptions=tuple(notes),
+        partly_on_host=sum(len(c.placement.layers) for c in cards) < shape.layers or card.placement.streamed_bytes > 0,
     )  # fmt: skip
