@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from calculator.model.shape import ModelShape
 from calculator.text import Text, text
 from calculator.training.numerics import Numerics
@@ -17,8 +19,15 @@ UNCOUNTED = ("fp8_compute",)
 """Fields of the plan that the bill does not count: a plan that sets one is told so."""
 
 
-def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, host_bytes: int) -> tuple[Text, ...]:
-    """The assumptions behind one rank's step."""
+class Assumed(NamedTuple):
+    """The assumptions behind one rank's step, whatever its length: those told before and after ``too_long``."""
+
+    before: tuple[Text, ...]
+    after: tuple[Text, ...]
+
+
+def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, host_bytes: int) -> Assumed:
+    """What a plan left to its framework, and what of it is not counted."""
     stack = stack_of(plan, shape.model_type)
     found = [text("training.assumption.recipe", weight=recipe.held, gradient=recipe.gradient, state=recipe.state)]
     if recipe.autocast and not plan.precision.startswith("amp"):
@@ -33,11 +42,7 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
         found.append(text("training.assumption.kernels"))
     if accumulates(plan) and plan.grad_accum == 1:
         found.append(text("training.assumption.accumulation"))
-    learned = shape.positions if shape.kind == "decoder" else 0
-    if learned and plan.seq_len > learned:
-        found.append(text("training.assumption.positions", seq_tokens=plan.seq_len, limit_tokens=learned))
-    elif shape.max_context is not None and plan.seq_len > shape.max_context:
-        found.append(text("training.assumption.context", seq_tokens=plan.seq_len, limit_tokens=shape.max_context))
+    before, found = tuple(found), []
     if plan.checkpointing == "other":
         found.append(text("training.assumption.checkpointing"))
     unused = [name for name in UNCOUNTED if getattr(plan, name)]
@@ -49,4 +54,14 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
         found.append(text("training.assumption.towers"))
     if host_bytes:
         found.append(text("training.assumption.host", host_bytes=host_bytes))
-    return tuple(found)
+    return Assumed(before, tuple(found))
+
+
+def too_long(shape: ModelShape, plan: TrainingPlan) -> tuple[Text, ...]:
+    """A length beyond what the model was made for."""
+    learned = shape.positions if shape.kind == "decoder" else 0
+    if learned and plan.seq_len > learned:
+        return (text("training.assumption.positions", seq_tokens=plan.seq_len, limit_tokens=learned),)
+    if shape.max_context is not None and plan.seq_len > shape.max_context:
+        return (text("training.assumption.context", seq_tokens=plan.seq_len, limit_tokens=shape.max_context),)
+    return ()

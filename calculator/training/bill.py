@@ -96,8 +96,9 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     peak_phase = program.peak_phase
     at_peak = program.items[peak_phase]
     highest, alive = program.highest_by_key, program.phases_by_key
+    values = _values(plan, made)
     items = tuple(
-        _item(key, at_peak.get(key, 0), highest[key], alive.get(key, ()), plan, made)
+        _item(key, at_peak.get(key, 0), highest[key], alive.get(key, ()), plan, made, values)
         for key in (*ORDER, *(k for k in highest if k not in ORDER))
         if highest.get(key, 0)
     )
@@ -144,22 +145,33 @@ def _phases(program: Program, made: Step) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def _item(key: str, size: int, highest: int, phases: tuple[str, ...], plan: TrainingPlan, made: Step) -> Item:
-    split = made.divided.get(key, 1) * (plan.tp * plan.pp if key in _STATIC else 1)
-    tokens = plan.micro_batch * plan.seq_len // plan.cp
-    values: dict[str, Value | Text] = {
+def _values(plan: TrainingPlan, made: Step) -> dict[str, Value | Text]:
+    """The plan's numbers, which every item's formula may name."""
+    return {
         "micro_batch": plan.micro_batch,
         "seq_tokens": plan.seq_len,
-        "tokens_count": tokens,
+        "tokens_count": plan.micro_batch * plan.seq_len // plan.cp,
         "gpus_count": plan.n_gpus,
         **made.values,
     }
+
+
+def _item(
+    key: str,
+    size: int,
+    highest: int,
+    phases: tuple[str, ...],
+    plan: TrainingPlan,
+    made: Step,
+    values: dict[str, Value | Text],
+) -> Item:
+    split = made.divided.get(key, 1) * (plan.tp * plan.pp if key in _STATIC else 1)
     whole = (size or highest) * split
+    own: dict[str, Value | Text]
     if key == "gathered_parameters":
-        values["gathered_params"] = whole // made.compute_item_bytes
-        values["each"] = made.compute_item_bytes
+        own = {"gathered_params": whole // made.compute_item_bytes, "each": made.compute_item_bytes}
     else:
-        values["each"] = float(f"{whole / _counted(key, values):.4g}")
+        own = {"each": float(f"{whole / _counted(key, values):.4g}")}
     return Item(
         key=key,
         bytes=size,
@@ -167,7 +179,7 @@ def _item(key: str, size: int, highest: int, phases: tuple[str, ...], plan: Trai
         low=size,
         high=size,
         phases=phases,
-        formula=text(f"training.item.{key}", total_bytes=highest, **values),
+        formula=Text(id=f"training.item.{key}", values={"total_bytes": highest, **values, **own}),
         divided_by=split,
         basis="computed",
         source=_SOURCES.get(key, AUTOGRAD),

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from calculator.model.shape import ModelShape
+from calculator.training.forms import NOTHING, Form
 from calculator.training.micro import MicroStep, whole_step
 from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory
 from calculator.training.parallel import Part
+from calculator.training.pattern import Pattern, Stage
 from calculator.training.plan import TrainingPlan
-from calculator.training.program import Program, Stage
+from calculator.training.program import Program
+from calculator.training.program import Stage as Filled
 from calculator.training.sharding import Edits
 from calculator.training.stack import accumulates
 from calculator.training.stretches import HeadForm
 from calculator.training.template import edit
 
 
-def build_program(
-    start: dict[str, int],
+def build_pattern(
+    start: dict[str, Form],
     shape: ModelShape,
     plan: TrainingPlan,
     n: Numerics,
@@ -26,7 +29,7 @@ def build_program(
     edits: Edits,
     *,
     buffered: bool = False,
-) -> Program:
+) -> Pattern:
     """All of a step: micro-batches, then the optimizer. ``buffered``: gradients are added into buffers of their own,
     which ``start`` holds, and leave as soon as they are added."""
     kept = n._replace(grads_exist=True)
@@ -34,51 +37,49 @@ def build_program(
         stages = whole_step(shape, plan, kept if plan.gradients_kept else n, form)
         if accumulates(plan):
             stages += whole_step(shape, plan, kept, form)
-        gradients = sum(stage.events.net_by_key.get("gradients", 0) for stage in stages)
-        return Program(start, (*stages, *optimizer_stages(plan, memory, gradients)))
+        return Pattern(start, (*stages, *optimizer_stages(plan, memory, gradients_of(stages))), {})
     first = MicroStep(shape, plan, kept if plan.gradients_kept or buffered else n, form, part, edits)
     accumulating = accumulates(plan)
     steady = bool(first.outputs) and not (plan.first_step or plan.resumed)
     if steady:
-        start = start | {key: start.get(key, 0) + size for key, size in first.outputs.items()}
+        start = start | {key: start.get(key, NOTHING) + size for key, size in first.outputs.items()}
     going = first.forward(previous=steady)
-    start = with_waiting(start, going, part.in_flight)
     stages = going + first.backward(None if accumulating and edits.waits_for_last else first.gradients)
     if accumulating:
         again = MicroStep(shape, plan, kept if edits.waits_for_last or buffered else n, form, part, edits)
         stages += again.forward(previous=bool(first.outputs)) + again.backward(first.gradients)
-    gradients = sum(stage.events.net_by_key.get("gradients", 0) for stage in stages)
     if plan.gradients_kept:
-        start = start | {"gradients": memory.gradients}
-    stages += optimizer_stages(plan, memory, 0 if plan.gradients_kept or buffered else gradients)
-    return Program(start, tuple(stages))
+        start = start | {"gradients": Form.of(memory.gradients)}
+    stages += optimizer_stages(plan, memory, NOTHING if plan.gradients_kept or buffered else gradients_of(stages))
+    return Pattern(start, tuple(stages), waiting(going))
 
 
-def with_waiting(start: dict[str, int], forward: list[Stage], in_flight: float) -> dict[str, int]:
-    """``start`` with what the other micro-batches of a pipeline keep, each as much as one forward leaves."""
-    if in_flight <= 1:
-        return start
-    kept: dict[str, int] = {}
+def waiting(forward: list[Stage]) -> dict[str, Form]:
+    """What one forward leaves, by item: so much does every other micro-batch in flight keep."""
+    kept: dict[str, Form] = {}
     for stage in forward:
         for key, net in stage.events.net_by_key.items():
-            kept[key] = kept.get(key, 0) + net
-    more = {
-        key: start.get(key, 0) + int((in_flight - 1) * net) for key, net in kept.items() if net > 0 and key in WAITING
-    }
-    return start | more
+            if key in WAITING:
+                kept[key] = kept.get(key, NOTHING) + net
+    return kept
 
 
 WAITING = ("activations", "checkpoints", "logits_loss", "casts")
 
 
-def optimizer_stages(plan: TrainingPlan, memory: StepMemory, gradients: int) -> list[Stage]:
+def gradients_of(stages: list[Stage]) -> Form:
+    """What a step's stages leave of gradients."""
+    return sum((stage.events.net_by_key.get("gradients", NOTHING) for stage in stages), NOTHING)
+
+
+def optimizer_stages(plan: TrainingPlan, memory: StepMemory, gradients: Form) -> list[Stage]:
     """The step: states at the first one, gradients swapped for fp32 ones under a master copy, temporaries."""
-    changes: list[tuple[str, int]] = []
+    changes: list[tuple[str, Form | int]] = []
     if plan.first_step:
         changes.append(("optimizer_states", memory.states - memory.master))
     if memory.wide_gradients:
         changes += [("gradients", memory.wide_gradients), ("gradients", -gradients)]
-        gradients = memory.wide_gradients
+        gradients = Form.of(memory.wide_gradients)
     if memory.temporary:
         changes += [("optimizer_temporary", memory.temporary), ("optimizer_temporary", -memory.temporary)]
     changes.append(("gradients", -gradients))
@@ -104,7 +105,7 @@ def saved_layers(program: Program) -> int:
     return total
 
 
-def _saved_in(stage: Stage) -> int:
+def _saved_in(stage: Filled) -> int:
     """The same within a model recorded whole, by the ranges of storages that its blocks made."""
     marks = stage.marks
     ranges = [(marks[key], marks["end" + key[5:]]) for key in marks if key.startswith("block")]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 from calculator.model.shape import Attention, Block, LatentAttention, ModelShape
 from calculator.training import ops, seq2seq
@@ -13,7 +14,8 @@ from calculator.training.encoder import embed_encoder, encoder, masked_head
 from calculator.training.holdings import Units, units
 from calculator.training.layers import Layer, Shared
 from calculator.training.numerics import Numerics
-from calculator.training.parallel import Degrees, local_block, share
+from calculator.training.parallel import local_block, share
+from calculator.training.recent import Recent
 from calculator.training.streams import gather, layer_inputs, spread
 from calculator.training.stretches import (
     HeadForm,
@@ -25,20 +27,19 @@ from calculator.training.stretches import (
     rotary_tables,
 )
 from calculator.training.tape import ITEM_BYTES, ONE, SCORES, SEQ, SHARD, TOKENS, Tape, Tensor
-from calculator.training.template import BLOCK, Sized, Template, record, rounded, size
+from calculator.training.template import BLOCK, Template, record, rounded
+
+RECORDINGS_KEPT, STEPS_KEPT = 512, 32
 
 
 class Compiled:
-    """A shape's recordings, made when first asked for and kept."""
+    """A shape's recordings, made when first asked for and kept; and with them, in ``steps``, the steps that were put
+    together from them last."""
 
     def __init__(self, shape: ModelShape) -> None:
         self.shape = shape
-        self._templates: dict[Any, Template] = {}
-        self._sized: OrderedDict[Any, Sized] = OrderedDict()
-        self._adapters: dict[Any, tuple[tuple[int, ...], ...]] = {}
-        self._units: dict[tuple[bool, bool, Degrees], Units] = {}
-        self.transient: dict[int, frozenset[int]] = {}
-        self.summands: dict[int, frozenset[int]] = {}
+        self.kept = Recent(RECORDINGS_KEPT)
+        self.steps = Recent(STEPS_KEPT)
         plain_entry = not shape.positions and shape.embedding_norm == "none"
         self.holds_entry = plain_entry or shape.kind == "encoder"
         self.stream_width = shape.hidden * shape.streams
@@ -53,23 +54,22 @@ class Compiled:
 
     def units_for(self, n: Numerics) -> Units:
         """The weights as the plan's code holds them: litgpt ties none, older transformers has an expert a module."""
-        key = (n.code == "litgpt", n.experts == "modules", n.degrees)
-        found = self._units.get(key)
-        if found is None:
-            litgpt, modules, cut = key
+        litgpt, modules = n.code == "litgpt", n.experts == "modules"
+
+        def make() -> Units:
             shape = self.shape.model_copy(update={"tied": False}) if litgpt else self.shape
-            found = self._units[key] = units(shape, modules=modules, packable_head=litgpt, degrees=cut)
-        return found
+            return units(shape, modules=modules, packable_head=litgpt, degrees=n.degrees)
+
+        return self.kept.ask(("units", litgpt, modules, n.degrees), make)
 
     # ------------------------------------------------------------------------------------------------ recording
     def layer(self, index: int, n: Numerics, checkpoint: str, first: bool, boundary: str) -> Template:
-        key = ("layer", index, n, checkpoint, first, boundary)
-        found = self._templates.get(key)
-        if found is None:
-            found = self._templates[key] = self._record_layer(
+        return self.kept.ask(
+            ("layer", index, n, checkpoint, first, boundary),
+            lambda: self._record_layer(
                 local_block(self.shape.blocks[index], n.degrees), n, checkpoint, first, boundary
-            )
-        return found
+            ),
+        )
 
     def _record_layer(self, block: Block, n: Numerics, checkpoint: str, first: bool, boundary: str) -> Template:
         tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
@@ -99,20 +99,17 @@ class Compiled:
 
     def adapters(self, index: int, n: Numerics) -> tuple[tuple[int, ...], ...]:
         """Dimensions of the adapter matrices on a layer of a kind."""
-        key = (index, n.rank, n.targets, n.code)
-        found = self._adapters.get(key)
-        if found is None:
-            plain = Numerics(trainable=False, rank=n.rank, targets=n.targets, code=n.code)
-            tape = Tape()
-            layer = self._writer(tape, plain, self.shape.blocks[index])
-            x = tape.leaf(tape.outside(TOKENS, self.stream_width, "bf16", ""))
-            decoder(
-                layer, x, self.shape.blocks[index], shared_tensors(tape, self.shape, self.shape.blocks[index], plain)
-            )
-            found = tuple(p.dims for p in layer.params.values() if p.tensor.needs_grad)
-            for storage in tape.storages:
-                storage.tape = None
-            self._adapters[key] = found
+        plain = Numerics(trainable=False, rank=n.rank, targets=n.targets, code=n.code)
+        return self.kept.ask(("adapters", index, plain), lambda: self._adapters(self.shape.blocks[index], plain))
+
+    def _adapters(self, block: Block, n: Numerics) -> tuple[tuple[int, ...], ...]:
+        tape = Tape()
+        layer = self._writer(tape, n, block)
+        x = tape.leaf(tape.outside(TOKENS, self.stream_width, "bf16", ""))
+        decoder(layer, x, block, shared_tensors(tape, self.shape, block, n))
+        found = tuple(p.dims for p in layer.params.values() if p.tensor.needs_grad)
+        for storage in tape.storages:
+            storage.tape = None
         return found
 
     def shared_gradients(self, n: Numerics) -> int:
@@ -132,10 +129,9 @@ class Compiled:
         return layer
 
     def embedding(self, n: Numerics, boundary: str) -> Template:
-        key = ("embedding", n, boundary)
-        found = self._templates.get(key)
-        if found is not None:
-            return found
+        return self.kept.ask(("embedding", n, boundary), lambda: self._record_embedding(n, boundary))
+
+    def _record_embedding(self, n: Numerics, boundary: str) -> Template:
         tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
         layer = self._writer(tape, n)
         shape = self.shape
@@ -197,16 +193,13 @@ class Compiled:
             always.extend(t.storage.ident for t in summands)
             return [x, *brief, *tables]
 
-        found = self._templates[key] = record(tape, run, boundary=boundary)
-        self.transient[id(found)] = frozenset(transient)
-        self.summands[id(found)] = frozenset(always)
-        return found
+        found = record(tape, run, boundary=boundary)
+        return replace(found, transient=frozenset(transient), summands=frozenset(always))
 
     def head(self, n: Numerics, form: HeadForm, boundary: str) -> Template:
-        key = ("head", n, form, boundary)
-        found = self._templates.get(key)
-        if found is not None:
-            return found
+        return self.kept.ask(("head", n, form, boundary), lambda: self._record_head(n, form, boundary))
+
+    def _record_head(self, n: Numerics, form: HeadForm, boundary: str) -> Template:
         tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
         if form.tied:
             n = n._replace(grads_exist=False)
@@ -222,7 +215,7 @@ class Compiled:
                 return [head(layer, box, form, held, marks)]
             return [masked_head(layer, box, form.vocab, held, marks)]
 
-        found = record(
+        return record(
             tape,
             run,
             (stream_rows(n), self.stream_width, n.residual),
@@ -230,33 +223,21 @@ class Compiled:
             marks=marks,
             boundary=boundary,
         )
-        self._templates[key] = found
-        return found
 
     def whole(self, n: Numerics, form: HeadForm, checkpoint: str) -> Template:
         """An encoder-decoder model in one recording."""
-        key = ("whole", n, form, checkpoint)
-        found = self._templates.get(key)
-        if found is None:
-            tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
-            held: list[Tensor] = []
-            marks: dict[str, int] = {}
-            found = self._templates[key] = record(
-                tape,
-                lambda _: [seq2seq.forward(tape, self.shape, n, checkpoint, held, marks)],
-                held=None if form.outputs_held else held,
-                marks=marks,
-            )
-        return found
+        return self.kept.ask(("whole", n, form, checkpoint), lambda: self._record_whole(n, form, checkpoint))
 
-    def sized(self, template: Template, rows: tuple[int, ...]) -> Sized:
-        key = (id(template), rows)
-        found = self._sized.get(key)
-        if found is None:
-            found = self._sized[key] = size(template, rows)
-            if len(self._sized) > 512:
-                self._sized.popitem(last=False)
-        return found
+    def _record_whole(self, n: Numerics, form: HeadForm, checkpoint: str) -> Template:
+        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        held: list[Tensor] = []
+        marks: dict[str, int] = {}
+        return record(
+            tape,
+            lambda _: [seq2seq.forward(tape, self.shape, n, checkpoint, held, marks)],
+            held=None if form.outputs_held else held,
+            marks=marks,
+        )
 
 
 _compiled: OrderedDict[int, Compiled] = OrderedDict()

@@ -1,99 +1,115 @@
-"""The training step as a program over recorded stretches, and what is read from it.
-
-A program is a list of stages. A stage is a stretch's forward, exit or backward, or an edit that a framework makes
-between them (a gather, a reduction). Running sums inside each stage are known once, so the peak is found in
-O(templates + layers). ``expand`` writes the same program out as single allocations and releases.
-"""
+"""A rank's step for one micro-batch and length: its pattern with the rows filled in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
-from calculator.training.template import Stretch
+from calculator.training.forms import size_bytes
+from calculator.training.outline import Instant, Outline
+from calculator.training.pattern import Pattern
+from calculator.training.template import Stretch, Template
 
 
-class Event(NamedTuple):
-    """One allocation (``bytes`` > 0) or the release (< 0) of the tensor ``id``."""
+class Events:
+    """A stretch with its bytes: ``deltas`` in order, the items that they count under, and the storages of ``template``
+    that they belong to."""
 
-    id: tuple[object, ...]
-    bytes: int
+    def __init__(self, stretch: Stretch, rows: Sequence[int]) -> None:
+        known = {change: change.at(rows) for change in set(stretch.changes)}
+        self.deltas = tuple(known[change] for change in stretch.changes)
+        self.keys, self.storages = stretch.keys, stretch.storages
+        self.template: Template | None = stretch.template
+
+    def upto(self, count: int) -> dict[str, int]:
+        """Sums by item of the first ``count`` events."""
+        found: dict[str, int] = {}
+        for key, delta in zip(self.keys[:count], self.deltas[:count], strict=True):
+            found[key] = found.get(key, 0) + delta
+        return found
+
+    @cached_property
+    def net_by_key(self) -> dict[str, int]:
+        return self.upto(len(self.deltas))
+
+    @cached_property
+    def top(self) -> tuple[int, int]:
+        """Highest running sum over the start, and the number of events up to and with it."""
+        sums = list(accumulate(self.deltas, initial=0))
+        best = max(sums)
+        return best, sums.index(best)
 
 
 class Stage(NamedTuple):
-    """A place in the step: its phase, a name, the unit of the model whose tensors it touches, and its events."""
+    """A stage of the pattern with its bytes."""
 
     phase: str
     name: str
     unit: int
-    events: Stretch
+    events: Events
     marks: Mapping[str, int] = {}
 
 
 class Moment(NamedTuple):
-    """The highest instant of a phase: bytes, the stage and how many of its events have happened."""
+    """The highest instant of a phase: bytes, and which it is."""
 
     bytes: int
-    stage: int
-    events: int
+    instant: Instant
 
 
-class Run(NamedTuple):
-    """The same events ``times`` times in a row from stage ``first`` on: a stack of equal layers."""
+class Amounts(dict[int, int]):
+    """An outline's sums for some rows, by number, each worked out when it is first asked for."""
 
-    phase: str
-    events: Stretch
-    times: int
-    first: int
-
-
-def _add(to: dict[str, int], changes: Mapping[str, int], times: int) -> None:
-    for name, change in changes.items():
-        to[name] = to.get(name, 0) + change * times
-
-
-@dataclass(frozen=True)
-class Program:
-    """``start``: bytes by item key that are there before the first stage."""
-
-    start: dict[str, int]
-    stages: Sequence[Stage]
+    def __init__(self, outline: Outline, rows: Sequence[int]) -> None:
+        self.outline = outline
+        self._values = [size_bytes(size, rows) for size in outline.sizes]
 
     @cached_property
-    def start_bytes(self) -> int:
-        return sum(self.start.values())
+    def highest(self) -> int:
+        """The highest of all instants, over the start."""
+        return max(self[instant.total] for instants in self.outline.instants.values() for instant in instants)
 
-    @cached_property
-    def runs(self) -> list[Run]:
-        found: list[Run] = []
-        previous, phase, count, first = None, "", 0, 0
-        for index, stage in enumerate(self.stages):
-            if stage.events is previous and stage.phase == phase:
-                count += 1
-                continue
-            if previous is not None:
-                found.append(Run(phase, previous, count, first))
-            previous, phase, count, first = stage.events, stage.phase, 1, index
-        if previous is not None:
-            found.append(Run(phase, previous, count, first))
+    def __missing__(self, number: int) -> int:
+        found = self[number] = self.outline.sums[number].of(self._values)
         return found
+
+
+class Program:
+    """``start``: bytes by item key that are there before the first stage. ``in_flight``: micro-batches whose
+    activations wait at once; ``amounts``: the sums of the pattern's outline for these rows, which ranks of one pattern
+    share."""
+
+    def __init__(self, pattern: Pattern, rows: Sequence[int], amounts: Amounts, in_flight: float = 1.0) -> None:
+        self._pattern, self._rows, self._amounts = pattern, rows, amounts
+        self.start = {key: amounts[number] for key, number in amounts.outline.start.items()}
+        if in_flight > 1:
+            for key, number in amounts.outline.waiting.items():
+                if amounts[number] > 0:
+                    self.start[key] = self.start.get(key, 0) + int((in_flight - 1) * amounts[number])
+        self.start_bytes = sum(self.start.values())
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        sized = {stage.events: Events(stage.events, self._rows) for stage in self._pattern.stages}
+        return tuple(
+            Stage(stage.phase, stage.name, stage.unit, sized[stage.events], stage.marks)
+            for stage in self._pattern.stages
+        )
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest instant of the step."""
+        return self.start_bytes + self._amounts.highest
 
     @cached_property
     def moments(self) -> dict[str, Moment]:
-        """The highest instant of every phase."""
-        found: dict[str, Moment] = {}
-        total = self.start_bytes
-        for phase, events, count, index in self.runs:
-            top, at = events.top
-            net = events.net
-            last = count - 1 if net > 0 else 0
-            best = found.get(phase)
-            level = total + last * net + top
-            if best is None or (at and level > best.bytes):
-                found[phase] = Moment(level, index + last, at)
-            total += count * net
+        """The highest instant of every phase, the first where several are."""
+        amounts, found = self._amounts, {}
+        for phase, instants in amounts.outline.instants.items():
+            best = max(instants, key=lambda instant: amounts[instant.total])
+            found[phase] = Moment(self.start_bytes + amounts[best.total], best)
         return found
 
     @cached_property
@@ -103,56 +119,30 @@ class Program:
     @cached_property
     def items(self) -> dict[str, dict[str, int]]:
         """Bytes by item key at every phase's highest instant."""
-        found: dict[str, dict[str, int]] = {}
-        wanted = sorted((moment.stage, phase) for phase, moment in self.moments.items())
-        now = dict(self.start)
-        runs = self.runs
-        at = 0
-        for stage, phase in wanted:
-            while at < len(runs) and runs[at].first + runs[at].times <= stage:
-                _add(now, runs[at].events.net_by_key, runs[at].times)
-                at += 1
-            then = dict(now)
-            if at < len(runs) and stage > runs[at].first:
-                _add(then, runs[at].events.net_by_key, stage - runs[at].first)
-            moment = self.moments[phase]
-            if moment.events:
-                _add(then, self.stages[stage].events.upto(moment.events), 1)
-            found[phase] = {name: size for name, size in then.items() if size}
+        amounts, found = self._amounts, {}
+        for phase, moment in self.moments.items():
+            there = dict(self.start)
+            for key, number in moment.instant.by_key:
+                there[key] = there.get(key, 0) + amounts[number]
+            found[phase] = {key: size for key, size in there.items() if size}
         return found
-
-    @cached_property
-    def _by_key(self) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:
-        now = dict(self.start)
-        best = dict(self.start)
-        alive: dict[str, list[str]] = {key: [] for key, size in now.items() if size}
-        last_phase = ""
-        for phase, events, count, _ in self.runs:
-            if phase != last_phase:
-                last_phase = phase
-                for key, level in now.items():
-                    if level:
-                        phases = alive.setdefault(key, [])
-                        if phase not in phases:
-                            phases.append(phase)
-            nets = events.net_by_key
-            for key, top in events.tops_by_key.items():
-                level = now.get(key, 0) + top + (count - 1) * max(0, nets.get(key, 0))
-                if level > best.get(key, 0):
-                    best[key] = level
-                phases = alive.setdefault(key, [])
-                if phase not in phases:
-                    phases.append(phase)
-            for key, net in nets.items():
-                now[key] = now.get(key, 0) + net * count
-        return best, {key: tuple(phases) for key, phases in alive.items()}
 
     @property
     def highest_by_key(self) -> dict[str, int]:
         """Each item's own maximum over the step."""
-        return self._by_key[0]
+        amounts, found = self._amounts, dict(self.start)
+        for key, numbers in amounts.outline.highest.items():
+            highest = max((amounts[number] for number in numbers), default=0)
+            if highest > 0:
+                found[key] = found.get(key, 0) + highest
+        return found
 
     @property
     def phases_by_key(self) -> dict[str, tuple[str, ...]]:
         """The phases in which each item is alive."""
-        return self._by_key[1]
+        amounts = self._amounts
+        found: dict[str, dict[str, None]] = {}
+        for phase, key, surely, level, rises in amounts.outline.alive:
+            if surely or self.start.get(key, 0) + amounts[level] or any(amounts[rise] > 0 for rise in rises):
+                found.setdefault(key, {})[phase] = None
+        return {key: tuple(phases) for key, phases in found.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, ModelShape
@@ -58,6 +59,22 @@ def loss_chunk(shape: ModelShape, plan: TrainingPlan) -> int:
     return min(tokens, 128) if plan.framework == "litgpt" else -(-tokens // 8)
 
 
+class Regime(NamedTuple):
+    """What of a plan's micro-batch and length changes operations, and not only sizes: ``windowed``, sequences longer
+    than a layer's window; ``single``, a micro-batch of one."""
+
+    windowed: bool
+    single: bool
+
+
+def regime(shape: ModelShape, plan: TrainingPlan) -> Regime:
+    windows = (mixer.window for block in shape.blocks for mixer in block.mixers if isinstance(mixer, Attention))
+    return Regime(
+        windowed=any(window is not None and window < plan.seq_len for window in windows),
+        single=plan.micro_batch == 1,
+    )
+
+
 STORED: Mapping[str, Stored] = {"none": "", "nf4": "bnb4", "nf4_dq": "bnb4", "int8": "int8"}
 """How a frozen base is stored, as layers see it; anything else is packed words."""
 
@@ -79,7 +96,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         attention = "eager"  # its own code writes capped scores out
     if attention == "flash" and recipe.compute == "fp32":
         attention = "efficient"
-    windowed = any(m.window is not None and m.window < plan.seq_len for m in softmax)
+    windowed, single = regime(shape, plan)
     quantised = STORED.get(plan.base_quant, "packed")
     packed_compute = recipe.compute
     if quantised == "bnb4" and plan.framework == "litgpt":
@@ -109,7 +126,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         fused_rope=stack.kernels != "written_out",
         fused_mlp=stack.kernels in ("liger", "unsloth"),
         cudnn=gpu.vendor == "NVIDIA" and float(gpu.compute_capability or 0) >= 9,
-        single=plan.micro_batch == 1,
+        single=single,
         scratch=scratch,
         tiled_mlp=plan.tiled_mlp,
         train_embeddings=bool(plan.adapter and plan.adapter.train_embeddings),

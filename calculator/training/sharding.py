@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from calculator.training.forms import Form, rounded
 from calculator.training.parallel import degrees
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import Recipe, adapted
-from calculator.training.template import Stretch, edit, rounded
+from calculator.training.template import Stretch, edit
 
 FSDP = ("fsdp1", "fsdp2", "hsdp")
 ZERO_BUCKET = 500_000_000
@@ -91,7 +92,7 @@ class Edits:
     def before_backward(self, unit: int) -> Stretch | None:
         return None
 
-    def after_backward(self, unit: int, gradients: int) -> Stretch | None:
+    def after_backward(self, unit: int, gradients: Form | int) -> Stretch | None:
         return None
 
     def end(self) -> Stretch | None:
@@ -141,9 +142,9 @@ class FullyShardedEdits(Edits):
     def before_backward(self, unit: int) -> Stretch | None:
         return self._layer(unit, 1, 2 if self.second else 1)
 
-    def after_backward(self, unit: int, gradients: int) -> Stretch | None:
+    def after_backward(self, unit: int, gradients: Form | int) -> Stretch | None:
         release = self._layer(unit, -1, 2 if self.second else 1)
-        changes: list[tuple[str, int]] = []
+        changes: list[tuple[str, Form | int]] = []
         trained = self.units[unit].trained
         if self.mixed and trained:
             changes += self._mixed(unit, gradients)
@@ -154,13 +155,13 @@ class FullyShardedEdits(Edits):
             if self.offloaded:
                 changes.append(("gradients", -shard))
         if release is not None:
-            changes += list(zip(release.keys, release.deltas, strict=True))
+            changes += list(zip(release.keys, release.changes, strict=True))
         return edit(*changes) if changes else None
 
-    def _mixed(self, unit: int, gradients: int) -> list[tuple[str, int]]:
+    def _mixed(self, unit: int, gradients: Form | int) -> list[tuple[str, Form | int]]:
         """A flat parameter of frozen and trained weights has a gradient of its whole size, kept until it is reduced."""
         size = self.units[unit].gathered
-        changes = []
+        changes: list[tuple[str, Form | int]] = []
         if unit not in self.whole:
             self.whole.add(unit)
             changes.append(("gradients", size))
@@ -202,8 +203,8 @@ class ZeroEdits(Edits):
     def before_backward(self, unit: int) -> Stretch | None:
         return self.weights.fetch(unit, forward=False) if self.weights else None
 
-    def after_backward(self, unit: int, gradients: int) -> Stretch | None:
-        changes: list[tuple[str, int]] = []
+    def after_backward(self, unit: int, gradients: Form | int) -> Stretch | None:
+        changes: list[tuple[str, Form | int]] = []
         trained = self.units[unit].trained
         if self.stage >= 2 and gradients and trained:
             changes.append(("gradients", -gradients))
@@ -211,7 +212,7 @@ class ZeroEdits(Edits):
                 changes.append(("gradients", rounded(2 * -(-trained // self.ranks))))
         release = self.weights.release(unit, forward=False) if self.weights else None
         if release is not None:
-            changes += list(zip(release.keys, release.deltas, strict=True))
+            changes += list(zip(release.keys, release.changes, strict=True))
         return edit(*changes) if changes else None
 
 

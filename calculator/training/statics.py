@@ -37,31 +37,15 @@ class Statics:
     expert_elements: int
 
 
-_statics: dict[tuple[int, tuple[object, ...]], tuple[Compiled, Statics]] = {}
-
-
 def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, part: Part) -> Statics:
-    """Weights and optimizer memory of a rank that holds a whole part, cached by what they depend on."""
-    key = (
-        id(book),
-        (
-            recipe,
-            plan.method,
-            plan.adapter,
-            plan.sharding in FSDP,
-            plan.sharding == "zero3",
-            plan.base_quant,
-            plan.optimizer,
-            plan.framework in TRAINERS,
-            n.experts,
-            n.code,
-            n.degrees,
-            part,
-        ),
-    )
-    found = _statics.get(key)
-    if found is not None and found[0] is book:
-        return found[1]
+    """Weights and optimizer memory of a rank that holds a whole part, kept by what they depend on."""
+    adapter = (plan.method, plan.adapter, plan.base_quant)
+    kinds = (plan.sharding in FSDP, plan.sharding == "zero3", plan.framework in TRAINERS)
+    question = ("statics", recipe, adapter, plan.optimizer, kinds, n.experts, n.code, n.degrees, part)
+    return book.kept.ask(question, lambda: _statics(book, plan, recipe, n, part))
+
+
+def _statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, part: Part) -> Statics:
     units, order = book.units_for(n), layers_of(book.shape, part)
     groups = groups_of(book, n, part)
     trained = trained_tensors(book, plan, n, part)
@@ -81,7 +65,7 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, par
     copies, as_copied = copied_tensors(book, plan, n, part), copied(recipe, plan)
     dense = _less(trained, expert_dims)[: len(trained) - len(expert_dims) - len(copies)]
     tables = tables_of(book, n)
-    made = Statics(
+    return Statics(
         trained=trained,
         trained_elements=elements,
         largest=max((prod(dims) for dims in trained), default=0),
@@ -100,10 +84,6 @@ def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, par
         else 0,
         units=tuple(unit_bytes(book, plan, recipe, n, part, statistics)),
     )
-    if len(_statics) > 128:
-        _statics.clear()
-    _statics[key] = (book, made)
-    return made
 
 
 def _less(all_: tuple[tuple[int, ...], ...], some: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:

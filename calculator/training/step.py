@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.text import Text, Value
 from calculator.training import overheads
-from calculator.training.assumptions import assumed
-from calculator.training.build import build_program
+from calculator.training.assumptions import Assumed, assumed, too_long
+from calculator.training.build import build_pattern
 from calculator.training.compiled import compiled
+from calculator.training.forms import NOTHING, Form, rounded
 from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory
-from calculator.training.parallel import Part, parts_of, share
+from calculator.training.parallel import Part, parts_of
+from calculator.training.pattern import Pattern
 from calculator.training.plan import TrainingPlan
-from calculator.training.program import Program
+from calculator.training.program import Amounts, Program
 from calculator.training.recipe import BYTES, Recipe, resolve
-from calculator.training.settings import head_form, numerics
+from calculator.training.settings import head_form, numerics, regime, row_counts
 from calculator.training.sharding import FSDP, ZERO_BUCKET, Division, data_parallel, division, edits_of
 from calculator.training.stack import accumulates, outputs_held, stack_of
 from calculator.training.statics import Statics, statics
-from calculator.training.template import rounded
+from calculator.training.tape import TOKENS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class RankStep:
+    """The step of a rank that runs one part of the model, for every micro-batch and length. The other fields are those
+    of ``Step``."""
+
+    pattern: Pattern
+    part: Part
+    values: dict[str, Value | Text]
+    divided: dict[str, int]
+    compute_item_bytes: int
+    end: dict[str, Form]
+    host_bytes: int
+    assumed: Assumed
+
+
+@dataclass(frozen=True, eq=False)
 class Step:
     """The program of the worst-loaded rank, named ``rank``; ``spread``: peak bytes by rank; ``divided``: over how many
     GPUs an item is spread; ``values``: the plan's numbers for the items' formulas; ``end``: what is left after the
     last step."""
 
     program: Program
-    rank: str = "0"
-    spread: dict[str, int] = field(default_factory=dict)
-    divided: dict[str, int] = field(default_factory=dict)
-    values: dict[str, Value | Text] = field(default_factory=dict)
-    compute_item_bytes: int = 2
-    assumptions: tuple[Text, ...] = ()
-    end: dict[str, int] = field(default_factory=dict)
-    host_bytes: int = 0
+    rank: str
+    spread: dict[str, int]
+    divided: dict[str, int]
+    values: dict[str, Value | Text]
+    compute_item_bytes: int
+    assumptions: tuple[Text, ...]
+    end: dict[str, int]
+    host_bytes: int
 
 
 def divided(made: Statics, plan: TrainingPlan, by: Division) -> StepMemory:
@@ -65,7 +83,7 @@ def divided(made: Statics, plan: TrainingPlan, by: Division) -> StepMemory:
 
 def before(
     made: Statics, memory: StepMemory, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, by: Division, *, tensors_only: bool
-) -> dict[str, int]:
+) -> dict[str, Form]:
     """Bytes by item that exist before a step begins on one rank."""
     adapters = made.adapter_parameters
     if not (plan.base_quant != "none" and plan.sharding in FSDP):
@@ -75,14 +93,14 @@ def before(
     if "parameters" in plan.offload:
         weights = made.whole
     start = {
-        "parameters": weights,
-        "adapter_parameters": adapters,
-        "optimizer_states": memory.master if plan.first_step else memory.states,
-        "inputs": 2 * rounded(8 * plan.micro_batch * share(plan.seq_len, plan.cp)),
+        "parameters": Form.of(weights),
+        "adapter_parameters": Form.of(adapters),
+        "optimizer_states": Form.of(memory.master if plan.first_step else memory.states),
+        "inputs": 2 * Form.allocation(TOKENS, 8),
     }
-    start |= gradient_buffers(made, plan, recipe, by)
+    start |= {key: Form.of(size) for key, size in gradient_buffers(made, plan, recipe, by).items()}
     if not tensors_only:
-        start["kernel_workspace"] = overheads.cublas_workspace_bytes(gpu)
+        start["kernel_workspace"] = Form.of(overheads.cublas_workspace_bytes(gpu))
     return start
 
 
@@ -109,18 +127,55 @@ def gradient_buffers(made: Statics, plan: TrainingPlan, recipe: Recipe, by: Divi
 
 def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool = False) -> Step:
     """The step of the worst-loaded rank: of a pipeline, the stage with the highest peak."""
+    ranks = compiled(shape).steps.ask(
+        (regime(shape, plan), structure(plan), gpu.vendor, gpu.compute_capability, tensors_only),
+        lambda: rank_steps(shape, plan, gpu, tensors_only=tensors_only),
+    )
+    rows = row_counts(shape, plan)
+    amounts = {pattern: Amounts(pattern.outline, rows) for pattern in {one.pattern: None for one in ranks}}
+    programs = [Program(one.pattern, rows, amounts[one.pattern], one.part.in_flight) for one in ranks]
+    made, program = max(zip(ranks, programs, strict=True), key=lambda both: both[1].peak_bytes)
+    peaks = {one.part.name: its.peak_bytes for one, its in zip(ranks, programs, strict=True)}
+    return Step(
+        program=program,
+        rank=made.part.name,
+        spread=peaks if len(peaks) > 1 else {},
+        divided=made.divided,
+        values=made.values,
+        compute_item_bytes=made.compute_item_bytes,
+        assumptions=(*made.assumed.before, *too_long(shape, plan), *made.assumed.after),
+        end={key: form.at(rows) for key, form in made.end.items()},
+        host_bytes=made.host_bytes,
+    )
+
+
+def structure(plan: TrainingPlan) -> tuple[object, ...]:
+    """All of a plan but its micro-batch, length and card."""
+    return (accumulates(plan), *STRUCTURE(plan.__dict__))
+
+
+STRUCTURE = itemgetter(
+    *(name for name in TrainingPlan.model_fields if name not in ("micro_batch", "seq_len", "gpu", "gpu_capacity_bytes"))
+)
+
+
+def rank_steps(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool) -> tuple[RankStep, ...]:
+    """The steps of all ranks that differ. Ranks with equal parts share a pattern."""
     recipe = resolve(shape, plan)
     n = numerics(shape, plan, recipe, gpu, scratch=not tensors_only)
-    steps = [rank_step(shape, plan, gpu, recipe, n, part, tensors_only=tensors_only) for part in parts_of(shape, plan)]
-    if len(steps) == 1:
-        return steps[0]
-    peaks = {one.rank: one.program.moments[one.program.peak_phase].bytes for one in steps}
-    return replace(max(steps, key=lambda one: peaks[one.rank]), spread=peaks)
+    found: dict[Part, RankStep] = {}
+    steps = []
+    for part in parts_of(shape, plan):
+        alike = replace(part, in_flight=1.0, name="")
+        if alike not in found:
+            found[alike] = rank_step(shape, plan, gpu, recipe, n, alike, tensors_only=tensors_only)
+        steps.append(replace(found[alike], part=part))
+    return tuple(steps)
 
 
 def rank_step(
     shape: ModelShape, plan: TrainingPlan, gpu: Gpu, recipe: Recipe, n: Numerics, part: Part, *, tensors_only: bool
-) -> Step:
+) -> RankStep:
     """The step of a rank that runs one part of the model."""
     book = compiled(shape)
     made, by = statics(book, plan, recipe, n, part), division(plan)
@@ -128,7 +183,7 @@ def rank_step(
     start = before(made, memory, plan, recipe, gpu, by, tensors_only=tensors_only)
     edits = edits_of(made.units, plan, recipe)
     buffered = plan.framework == "megatron"
-    program = build_program(start, shape, plan, n, head_form(shape, plan), memory, part, edits, buffered=buffered)
+    pattern = build_pattern(start, shape, plan, n, head_form(shape, plan), memory, part, edits, buffered=buffered)
     values: dict[str, Value | Text] = {
         "model_params": shape.parameters.total,
         "trained_params": made.trained_elements,
@@ -137,14 +192,14 @@ def rank_step(
     }
     counts = {"parameters": by.weights, "gradients": by.gradients, "optimizer_states": by.states}
     host = host_memory(made, memory, plan, by)
-    return Step(
-        program=program,
-        rank=part.name,
+    return RankStep(
+        pattern=pattern,
+        part=part,
         values=values,
         compute_item_bytes=int(BYTES[recipe.compute]),
         end=at_end(start, made, memory, shape, plan, recipe, by),
         host_bytes=host,
-        assumptions=assumed(shape, plan, recipe, n, host),
+        assumed=assumed(shape, plan, recipe, n, host),
         divided={key: count for key, count in counts.items() if count > 1},
     )
 
@@ -161,25 +216,25 @@ def host_memory(made: Statics, memory: StepMemory, plan: TrainingPlan, by: Divis
 
 
 def at_end(
-    start: dict[str, int],
+    start: dict[str, Form],
     made: Statics,
     memory: StepMemory,
     shape: ModelShape,
     plan: TrainingPlan,
     recipe: Recipe,
     by: Division,
-) -> dict[str, int]:
+) -> dict[str, Form]:
     """Live tensors after the last step, by item."""
     brief = ("inputs",) if plan.sharding in ("zero3", "ddp") else ("inputs", "comm_buffers")
     end = {key: size for key, size in start.items() if size and key not in brief}
     if outputs_held(plan) and plan.loss == "standard":
         item = 4 if recipe.compute == "fp32" or stack_of(plan).era == "shifted_freed" else 2
-        end["logits_loss"] = rounded(item * shape.vocab * plan.micro_batch * plan.seq_len)
+        end["logits_loss"] = Form.allocation(TOKENS, item * shape.vocab * plan.cp)
     if memory.states:
-        end["optimizer_states"] = memory.states
+        end["optimizer_states"] = Form.of(memory.states)
     if plan.sharding in FSDP and by.gradients > 1 and "parameters" not in plan.offload:
         shards = int(made.trained_elements * BYTES[recipe.gradient])
-        end["gradients"] = shards // (1 if plan.base_quant != "none" else by.gradients)
+        end["gradients"] = Form.of(shards // (1 if plan.base_quant != "none" else by.gradients))
     elif plan.sharding == "zero2":
-        end["gradients"] = end.get("gradients", 0) + rounded(2 * made.trained_elements // by.gradients)
+        end["gradients"] = end.get("gradients", NOTHING) + rounded(2 * made.trained_elements // by.gradients)
     return end

@@ -1,47 +1,39 @@
-"""Recordings of stretches of the step, and their sizes for one micro-batch and length.
+"""Recordings of stretches of the step.
 
-A stretch (embedding, one layer, head with loss) is recorded once per numerics and shape; its events name sizes by
-index, so a plan with another micro-batch or length only evaluates a short table.
+A stretch (embedding, one layer, head with loss) is recorded once per numerics and shape. Its events name storages,
+whose sizes are forms: rows of a width, counted once a plan's micro-batch and length are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from operator import itemgetter
 
+from calculator.training.forms import BLOCK, NOTHING, Basis, Form, Size, rounded
 from calculator.training.tape import BACKWARD, FORWARD, ITEM_BYTES, RECOMPUTE, Node, Tape, Tensor
-
-BLOCK = 512
-"""PyTorch's caching allocator rounds every request up to this (c10/cuda/CUDACachingAllocator, ``kMinBlockSize``)."""
-
-
-def rounded(size: int) -> int:
-    return -(-size // BLOCK) * BLOCK
-
 
 Event = tuple[int, int]
 """(index of the storage in the template, +1 allocated or -1 released)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Template:
-    """A recorded stretch. ``storages`` are (rows, width in bytes, item key); ``forward``, ``exit`` and ``backward`` are
-    its events in the three places of the step where it is at work: going in, when the autocast block ends, and going
-    back. ``saved`` are the storages that it keeps from forward to backward.
+    """A recorded stretch. ``storages`` are (rows, width in bytes, item key); ``events`` are those in the three places
+    of the step where it is at work: ``forward``, going in, ``exit``, when the autocast block ends, and ``backward``,
+    going back.
 
     ``entering`` is the storage of its input, ``leaving`` of its output, ``gradient_in`` of the gradient that it is
     given and ``gradient_out`` of the one that it hands on (the same storage when it was added to in place).
     ``extras`` are further tensors that outlive it; ``marks`` name places among the forward events; ``dtype`` is the
-    output's type. ``node_held`` are storages that live as long as the graph, should something hold that.
+    output's type. ``node_held`` are storages that live as long as the graph, should something hold that. Of an
+    embedding's extras, ``summands`` are those that were added up to its output, and ``transient`` those, with these,
+    that layers do not keep.
     """
 
     storages: tuple[tuple[int, int, str], ...]
-    forward: tuple[Event, ...]
-    exit: tuple[Event, ...]
-    backward: tuple[Event, ...]
+    events: dict[str, tuple[Event, ...]]
     entering: int
     leaving: int
     gradient_in: int
@@ -52,155 +44,104 @@ class Template:
     marks: dict[str, int]
     dtype: str
     node_held: tuple[int, ...] = ()
-    outlines: dict[tuple[str, int, int | None], Outline] = field(default_factory=dict, compare=False)
+    transient: frozenset[int] = frozenset()
+    summands: frozenset[int] = frozenset()
+    _parts: dict[tuple[str, int, int | None], Stretch] = field(default_factory=dict)
 
     @cached_property
-    def widths(self) -> tuple[tuple[tuple[int, int], ...], Picker]:
-        """The different (rows, width in bytes) among the storages, and what reads each storage's from a list of
-        them."""
-        different = {
-            kind_and_width: place for place, kind_and_width in enumerate(dict.fromkeys(s[:2] for s in self.storages))
-        }
-        return tuple(different), picker([different[s[:2]] for s in self.storages])
-
-
-Picker = Callable[[Sequence[int]], "tuple[int, ...]"]
-
-
-def picker(places: Sequence[int]) -> Picker:
-    """Reads the values at ``places``, in order, without a loop in Python."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: tuple(values[place] for place in places)
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What a stretch's events are apart from their sizes. ``signed`` reads their deltas from the storages' sizes
-    followed by the same sizes negated; ``by_key`` reads each item's own deltas from all of them."""
-
-    keys: tuple[str, ...]
-    storages: tuple[int, ...]
-    signed: Picker
-    by_key: tuple[tuple[str, Picker], ...]
-
-
-def outline(keys: Sequence[str], events: Sequence[Event] = (), count: int = 0) -> Outline:
-    """``count`` is the number of storages that ``events`` name."""
-    places: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    return Outline(
-        tuple(keys),
-        tuple(i for i, _ in events),
-        picker([i if sign > 0 else count + i for i, sign in events]),
-        tuple((key, picker(found)) for key, found in places.items()),
-    )
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Events with their sizes: ``deltas`` in order, and in ``outline`` the items that they count under and the storages
-    that they belong to."""
-
-    deltas: tuple[int, ...]
-    outline: Outline
-    template: Template | None = None
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return self.outline.keys
-
-    @property
-    def storages(self) -> tuple[int, ...]:
-        return self.outline.storages
-
-    @cached_property
-    def net(self) -> int:
-        return sum(self.deltas)
-
-    @cached_property
-    def top(self) -> tuple[int, int]:
-        """Highest running sum over the start, and the number of events up to and with it."""
-        if not self.deltas:
-            return 0, 0
-        sums = list(accumulate(self.deltas))
-        best = max(sums)
-        return (best, sums.index(best) + 1) if best > 0 else (0, 0)
-
-    @cached_property
-    def net_by_key(self) -> dict[str, int]:
-        return {key: sum(own(self.deltas)) for key, own in self.outline.by_key}
-
-    def upto(self, count: int) -> dict[str, int]:
-        """Sums by item of the first ``count`` events."""
-        if count == len(self.deltas):
-            return self.net_by_key
-        found: dict[str, int] = {}
-        for key, delta in zip(self.keys[:count], self.deltas[:count], strict=True):
-            found[key] = found.get(key, 0) + delta
-        return found
-
-    @cached_property
-    def tops_by_key(self) -> dict[str, int]:
-        """Highest running sum of each key over the start."""
-        tops = ((key, max(accumulate(own(self.deltas)))) for key, own in self.outline.by_key)
-        return {key: top for key, top in tops if top > 0}
-
-
-@lru_cache(4096)
-def edit(*changes: tuple[str, int]) -> Stretch:
-    """Single changes by item key, made by a framework between stretches."""
-    return Stretch(tuple(d for _, d in changes), outline([k for k, _ in changes]))
-
-
-@dataclass(frozen=True)
-class Sized:
-    """A template with its bytes for one micro-batch and length."""
-
-    template: Template
-    sizes: tuple[int, ...]
-    spans: dict[tuple[str, str], Stretch] = field(default_factory=dict, compare=False)
-
-    @cached_property
-    def signed_sizes(self) -> tuple[int, ...]:
-        return (*self.sizes, *[-size for size in self.sizes])
+    def sizes(self) -> tuple[Form, ...]:
+        """Bytes of every storage."""
+        known = {pair: Form.allocation(*pair) for pair in {(rows, width) for rows, width, _ in self.storages}}
+        return tuple(known[rows, width] for rows, width, _ in self.storages)
 
     def part(self, place: str, first: int = 0, last: int | None = None) -> Stretch:
-        """The events of one of the template's places, from ``first`` to before ``last``."""
-        found = self.template.outlines.get((place, first, last))
+        """The events of one place, from ``first`` to before ``last``."""
+        found = self._parts.get((place, first, last))
         if found is None:
-            storages, events = self.template.storages, getattr(self.template, place)[first:last]
-            found = outline([storages[i][2] for i, _ in events], events, len(storages))
-            self.template.outlines[place, first, last] = found
-        return Stretch(found.signed(self.signed_sizes), found, self.template)
+            events, negative = self.events[place][first:last], {size: -size for size in set(self.sizes)}
+            found = self._parts[place, first, last] = Stretch(
+                keys=tuple(self.storages[i][2] for i, _ in events),
+                changes=tuple(self.sizes[i] if sign > 0 else negative[self.sizes[i]] for i, sign in events),
+                storages=tuple(i for i, _ in events),
+                template=self,
+            )
+        return found
 
-    @cached_property
+    @property
     def forward(self) -> Stretch:
         return self.part("forward")
 
-    def between(self, first: str, last: str) -> Stretch:
-        """Forward events between two marks ("" for the start or the end)."""
-        found = self.spans.get((first, last))
-        if found is None:
-            marks = self.template.marks
-            found = self.part("forward", marks[first] if first else 0, marks[last] if last else None)
-            self.spans[first, last] = found
-        return found
-
-    @cached_property
+    @property
     def exit(self) -> Stretch:
         return self.part("exit")
 
-    @cached_property
+    @property
     def backward(self) -> Stretch:
         return self.part("backward")
 
+    def between(self, first: str, last: str) -> Stretch:
+        """Forward events between two marks ("" for the start or the end)."""
+        return self.part("forward", self.marks[first] if first else 0, self.marks[last] if last else None)
 
-def size(template: Template, rows: Sequence[int]) -> Sized:
-    """Evaluate a template for the row counts of ``tape`` (indexed by row kind)."""
-    different, each = template.widths
-    return Sized(template, each([-(-rows[kind] * width // BLOCK) * BLOCK for kind, width in different]))
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Changes in order, each of an item's bytes; recorded ones also name the storage."""
+
+    keys: tuple[str, ...]
+    changes: tuple[Form, ...]
+    storages: tuple[int, ...] = ()
+    template: Template | None = None
+
+    def _sums(self, counts: Sequence[int]) -> Iterator[dict[str, Form]]:
+        """Sums by item of the first so many changes, for each of ``counts``, which rise."""
+        terms: dict[str, dict[Size, int]] = {}
+        before = 0
+        for count in counts:
+            for key, change in zip(self.keys[before:count], self.changes[before:count], strict=True):
+                own = terms.setdefault(key, {})
+                for size, times in change.terms.items():
+                    own[size] = own.get(size, 0) + times
+            before = count
+            yield {key: Form(own) for key, own in terms.items()}
+
+    @cached_property
+    def net_by_key(self) -> dict[str, Form]:
+        """Bytes by item that are left in the end."""
+        return next(self._sums([len(self.changes)]))
+
+    @cached_property
+    def tops(self) -> tuple[dict[str, Form], ...]:
+        """Bytes by item over the start at the instants that may be the highest for some rows, in order."""
+        return tuple(self._sums(_highest(self.changes)))
+
+    @cached_property
+    def tops_by_key(self) -> dict[str, tuple[Form, ...]]:
+        """The same for every item by itself."""
+        found = {}
+        for key in self.net_by_key:
+            own = [change for change, its in zip(self.changes, self.keys, strict=True) if its == key]
+            found[key] = tuple(sum(own[:count], NOTHING) for count in _highest(own))
+        return found
+
+
+def _highest(changes: Sequence[Form]) -> list[int]:
+    """After how many changes the running sum may be at its highest. An instant before a rise is lower than the one
+    after it, and one after a fall than the one before it."""
+    counts = [
+        i + 1
+        for i, change in enumerate(changes)
+        if change and not change.shrinks and not (i + 1 < len(changes) and changes[i + 1].grows)
+    ]
+    basis = Basis(set(changes))
+    levels = list(accumulate(map(basis.vector, changes), basis.plus))
+    return [counts[i] for i in basis.may_be_first([levels[count - 1] for count in counts])]
+
+
+@lru_cache(4096)
+def edit(*changes: tuple[str, Form | int]) -> Stretch:
+    """Single changes by item key, made by a framework between stretches."""
+    return Stretch(tuple(key for key, _ in changes), tuple(Form.of(change) for _, change in changes))
 
 
 def _key(phase: str, role: str, kept: bool) -> str:
@@ -281,9 +222,7 @@ def record(
         s.tape = None
     return Template(
         storages,
-        events[:split],
-        events[split:exit_at],
-        events[exit_at:],
+        {"forward": events[:split], "exit": events[split:exit_at], "backward": events[exit_at:]},
         entering_id,
         leaving.ident,
         gradient_in,
@@ -297,4 +236,4 @@ def record(
     )
 
 
-__all__ = ["BLOCK", "ITEM_BYTES", "Sized", "Stretch", "Template", "edit", "record", "rounded", "size"]
+__all__ = ["BLOCK", "ITEM_BYTES", "Stretch", "Template", "edit", "record", "rounded"]

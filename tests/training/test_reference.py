@@ -1,5 +1,6 @@
 """The program that is put together from recordings, against one recording of the whole model, unrolled."""
 
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from calculator.training.recipe import resolve
 from calculator.training.settings import head_form, numerics, row_counts
 from calculator.training.stretches import additive_mask, boolean_mask, embed, head, position_ids, rotary_tables
 from calculator.training.tape import Tape, Tensor
-from calculator.training.template import record, size
+from calculator.training.template import Stretch, record
 from tests.training.shapes import A100, plan, shape
 
 
@@ -55,8 +56,14 @@ def unrolled(name: str, p: TrainingPlan) -> dict[str, int]:
         return [loss]
 
     template = record(tape, run, held=held, marks=marks)
-    sized = size(template, row_counts(model, p))
-    return {"forward": sized.forward.top[0], "backward": sized.forward.net + sized.exit.net + sized.backward.top[0]}
+    rows = row_counts(model, p)
+    forward, ending, backward = (levels(part, rows) for part in (template.forward, template.exit, template.backward))
+    return {"forward": max(forward), "backward": forward[-1] + ending[-1] + max(backward)}
+
+
+def levels(part: Stretch, rows: tuple[int, ...]) -> list[int]:
+    """Bytes over the start after every event."""
+    return list(accumulate((change.at(rows) for change in part.changes), initial=0))
 
 
 def _checkpointed(tape: Tape, layer: Layer, x: Tensor, block: Any, shared: Shared, p: TrainingPlan) -> Tensor:
