@@ -126,16 +126,17 @@ class Stretch:
 
 
 def _highest(changes: Sequence[Form]) -> list[int]:
-    """After how many changes the running sum may be at its highest. An instant before a rise is lower than the one
-    after it, and one after a fall than the one before it."""
-    counts = [
+    """After how many changes the running sum may be at its highest, where that is over the start. An instant before a
+    rise is lower than the one after it, and one after a fall than the one before it."""
+    counts = [0]
+    counts += [
         i + 1
         for i, change in enumerate(changes)
         if change and not change.shrinks and not (i + 1 < len(changes) and changes[i + 1].grows)
     ]
     basis = Basis(set(changes))
-    levels = list(accumulate(map(basis.vector, changes), basis.plus))
-    return [counts[i] for i in basis.may_be_first([levels[count - 1] for count in counts])]
+    levels = list(accumulate(map(basis.vector, changes), basis.plus, initial=basis.vector(NOTHING)))
+    return [counts[i] for i in basis.may_be_first([levels[count] for count in counts]) if counts[i]]
 
 
 @lru_cache(4096)
