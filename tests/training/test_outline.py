@@ -76,7 +76,7 @@ def test_the_outline_is_the_step_walked_through(
     agrees(step(shape(name), plan(**changes | {"micro_batch": micro_batch, "seq_len": seq_len}), A100).program)
 
 
-SHARED = {
+SHARED: dict[str, dict[str, Any]] = {
     "fsdp": {"sharding": "fsdp2", "n_gpus": 4, "grad_accum": 2},
     "zero-3": {"sharding": "zero3", "n_gpus": 4, "method": "lora"},
     "zero-2": {"sharding": "zero2", "n_gpus": 4},
@@ -164,7 +164,7 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-COSTS = {
+COSTS: dict[str, tuple[str, dict[str, Any], int]] = {
     "full": ("qwen2.5-0.5b", {"micro_batch": 4}, 1500),
     "lora": ("llama-3.1-8b", {"method": "lora", "micro_batch": 4}, 1500),
     "experts": ("qwen3-30b-a3b", {"n_gpus": 8, "sharding": "fsdp2"}, 1500),
