@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -33,6 +34,8 @@ from calculator.model.shape import ModelShape
 from calculator.model.weights import StoredWeights, stored_weights
 from calculator.presets import Preset, find_preset, near, preset
 from calculator.text import Text, text
+
+_FILE_OF_HUB = re.compile(r"[a-z]+://|[\w.-]+\.(co|com)/|[\w-][\w.-]*/[\w.-]+(@[^:]+)?:[^/\\]")
 
 Origin = Literal["preset", "hub", "pasted", "file", "manual"]
 
@@ -308,10 +311,11 @@ def _stand_in(built_in: Preset, address: Address, error: CalculatorError) -> Loa
 def _local_path(written: str) -> Path | None:
     """The path that a person on this machine means, or None for what can only be an id.
 
-    An id never starts with a dot, a slash or a tilde and never ends in .json or .gguf; anything else is a path if it
-    exists.
+    An id never starts with a dot, a slash or a tilde and never ends in .json or .gguf, unless it is an address or names
+    a file after a colon; anything else is a path if it exists.
     """
-    meant = written.startswith((".", "/", "~")) or written.endswith((".json", ".gguf"))
+    of_hub = _FILE_OF_HUB.match(written) is not None
+    meant = written.startswith((".", "/", "~")) or (written.endswith((".json", ".gguf")) and not of_hub)
     try:
         path = Path(written).expanduser()
         path.stat()

@@ -156,6 +156,18 @@ def test_the_fewest_cards_hold_the_whole_model() -> None:
     assert {o.plan.gpu: o.plan.n_gpus for o in found} == {"rtx-4090-24gb": 4, "h100-80gb-sxm": 1}
 
 
+def test_ollama_moved_whole_layers_before_it_started_llama_server() -> None:
+    shape = shape_of("Qwen/Qwen3-30B-A3B")
+    plan = ServingPlan(engine="ollama", weights="Q8_0", max_model_len=8192, concurrency=1)
+    new, old = (
+        figures(bill(shape, plan.model_copy(update={"engine_version": version}), RTX_4090)).moved
+        for version in ("0.30.0", "0.12.0")
+    )
+    assert new is not None
+    assert old is not None
+    assert (new.id, old.id) == ("serving.moved.experts", "serving.moved.layers")
+
+
 def test_ollama_keeps_its_overhead_free() -> None:
     plan = ServingPlan(engine="ollama", weights="Q8_0", max_model_len=8192, concurrency=1)
     usual, more = (

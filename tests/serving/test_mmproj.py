@@ -130,6 +130,8 @@ def test_a_repository_s_own_projector_counts_and_no_other() -> None:
     assert item(read, "mmproj") == beside.tensor_bytes
     assert next(i.basis for i in read.items if i.key == "mmproj") == "header"
     assert item(read, "mmproj_compute") == 4 * 4096 * (6 * 128 + 3 * 14 * 14 + 4)
+    weights = next(i for i in read.items if i.key == "weights")
+    assert weights.low == weights.bytes == weights.high
     assert not item(bill(shape, plan, H100, without), "mmproj")
     towers = shape_of("google/gemma-3-4b-it")
     assert not item(bill(towers, plan, H100, without), "mmproj")

@@ -177,7 +177,7 @@ class Card:
 class Setup:
     """A server with every setting decided. ``open_context``: nobody has named one, so that it may be shortened.
     ``kept`` are layers whose experts stay on the host (None: as the plan has it), ``target_bytes`` what the automatic
-    fit leaves free on each card."""
+    fit leaves free on each card; ``whole_layers``: it moves layers only, never their experts alone."""
 
     shape: ModelShape
     plan: ServingPlan
@@ -189,6 +189,7 @@ class Setup:
     open_context: bool
     latent: bool = True
     target_bytes: int = GIB
+    whole_layers: bool = False
     kept: frozenset[int] | None = None
 
     @cached_property

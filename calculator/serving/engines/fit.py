@@ -83,7 +83,7 @@ def _shortened(setup: Setup, room: int) -> Setup:
 
 
 def _experts(setup: Setup) -> bool:
-    return any(block.mixture for block in setup.shape.blocks)
+    return not setup.whole_layers and any(block.mixture for block in setup.shape.blocks)
 
 
 class _Layers:

@@ -90,7 +90,9 @@ def _begun(setup: Setup, gpu: Gpu, notes: list[Text]) -> Start:
     number, card = max(enumerate(cards), key=lambda c: c[1].used - c[1].scratch.value)
     cache, states = card.cache, card.states
     on_host = sum(setup.cache(range(shape.layers)).split_bytes(context, slots)) - sum(c.full + c.windows for c in cards)
-    held, context_memory = Span.about(card.placement.weights_bytes, 0.01), context_term(gpu)
+    read = plan.weights is None and setup.stored is not None and setup.stored.gguf
+    held = Span.about(card.placement.weights_bytes, 0 if read and len(cards) == 1 else 0.01)
+    context_memory = context_term(gpu)
     projector = setup.projector
     extras = adapter_rows(shape, card.placement.layers, Split(), plan, Adapted(experts=not plan.experts_on_cpu))
     if projector is not None and not projector.on_host and number == 0:

@@ -69,6 +69,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     setup = Setup(
         shape, plan, stored, build=build_of(version), slots=slots, context=context, ubatch=batch, open_context=False,
         latent=version >= (0, 7, 0), target_bytes=_target(plan, version),
+        whole_layers=version < LLAMA_SERVER,
     )  # fmt: skip
     return llama_cpp.begin(setup, gpu, notes, fits=plan.fit is not False)
 
