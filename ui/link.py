@@ -31,7 +31,8 @@ VERSION = "1"
 
 TRAINING_KEYS: Mapping[str, str] = MappingProxyType({
     "method": "me", "lora_dropout": "ld", "adapter_dtype": "ad", "base_quant": "q", "kbit_prepared": "kp",
-    "precision": "pr", "fp8_compute": "f8", "optimizer": "op", "optimizer_state_dtype": "os", "grad_dtype": "gd",
+    "precision": "pr", "fp8_compute": "f8", "fp8_recipe": "fr", "fp8_param_gather": "fg", "optimizer": "op",
+    "optimizer_state_dtype": "os", "grad_dtype": "gd",
     "optimizer_in_backward": "ob", "micro_batch": "b", "seq_len": "t", "grad_accum": "ga", "packed": "pk",
     "checkpointing": "ck", "checkpointing_reentrant": "cr", "checkpoint_every": "ce", "attention": "at", "loss": "lo",
     "compile": "co", "tiled_mlp": "tm", "experts_impl": "xi", "outputs_held": "oh", "framework": "fw",
@@ -39,7 +40,7 @@ TRAINING_KEYS: Mapping[str, str] = MappingProxyType({
     "sharding": "sh", "hsdp_shard_size": "hs", "tp": "tp", "pp": "pp", "vpp": "vp", "pp_schedule": "ps",
     "micro_batches": "mb", "cp": "cp", "ep": "ep", "expert_tp": "et", "sequence_parallel": "sp", "offload": "of",
     "zero_reduce_bucket": "zr", "zero_allgather_bucket": "za", "zero_prefetch_bucket": "zp",
-    "zero_max_live_parameters": "zl", "allocator": "al", "max_split_mb": "ms", "dropout": "dr",
+    "zero_max_live_parameters": "zl", "zero_overlap_comm": "zo", "allocator": "al", "max_split_mb": "ms", "dropout": "dr",
 })  # fmt: skip
 ADAPTER_KEYS: Mapping[str, str] = MappingProxyType({"rank": "rk", "targets": "tg", "train_embeddings": "te"})
 SERVING_KEYS: Mapping[str, str] = MappingProxyType({

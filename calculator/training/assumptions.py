@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from calculator.model.shape import ModelShape
 from calculator.text import Text, text
+from calculator.training import fp8
 from calculator.training.numerics import Numerics
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import Recipe, adapted
@@ -13,10 +14,6 @@ from calculator.training.stack import HUGGING_FACE, accumulates, stack_of
 
 ERAS = {"padded": "4.49+", "shifted_held": "4.46 - 4.48", "shifted_freed": "4.45"}
 """Releases of transformers by their form of the loss."""
-
-
-UNCOUNTED = ("fp8_compute",)
-"""Fields of the plan that the bill does not count: a plan that sets one is told so."""
 
 
 class Assumed(NamedTuple):
@@ -27,7 +24,7 @@ class Assumed(NamedTuple):
 
 
 def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, host_bytes: int) -> Assumed:
-    """What a plan left to its framework, and what of it is not counted."""
+    """What a plan left to its framework."""
     stack = stack_of(plan, shape.model_type)
     found = [text("training.assumption.recipe", weight=recipe.held, gradient=recipe.gradient, state=recipe.state)]
     if recipe.autocast and not plan.precision.startswith("amp"):
@@ -45,9 +42,8 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
     before, found = tuple(found), []
     if plan.checkpointing == "other":
         found.append(text("training.assumption.checkpointing"))
-    unused = [name for name in UNCOUNTED if getattr(plan, name)]
-    if unused:
-        found.append(text("training.assumption.unused", names=", ".join(unused)))
+    if plan.fp8_compute:
+        found.append(text("training.assumption.fp8", recipe=fp8.recipe(plan)))
     if plan.zero_allgather_bucket is not None:
         found.append(text("training.assumption.allgather"))
     if shape.towers:

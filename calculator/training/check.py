@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from calculator.errors import PlanError
 from calculator.model.shape import Attention, LatentAttention, ModelShape
+from calculator.training.fp8 import engine
+from calculator.training.fp8 import recipe as fp8_recipe
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import adapted
 
@@ -24,6 +26,9 @@ def check(shape: ModelShape, plan: TrainingPlan) -> None:
         raise PlanError("training.zero_pipeline", field="sharding", sharding=plan.sharding)
     if "parameters" in plan.offload and plan.sharding not in ("zero3", "fsdp1", "fsdp2", "hsdp"):
         raise PlanError("training.offload_parameters", field="offload", sharding=plan.sharding)
+    if plan.fp8_param_gather and engine(plan) != "te":
+        recipe = fp8_recipe(plan) if plan.fp8_compute else "fp8_compute = false"
+        raise PlanError("training.fp8_params", field="fp8_param_gather", recipe=recipe)
     _schedule(plan)
     _allocator(plan)
     if plan.adapter is not None and not plan.adapter.targets and adapted(plan):

@@ -59,10 +59,12 @@ class Storage:
 
 class Tensor:
     """A view of a storage. ``heads_first`` is the order of its dimensions, ``heads_first_memory`` that of its bytes.
-    ``origin``: the share that it was gathered from, which backward keeps in its place."""
+    ``origin``: the share that it was gathered from, which backward keeps in its place; ``narrow``: its 8-bit cast,
+    which several products of the same input share."""
 
     __slots__ = (
-        "dtype", "heads_first", "heads_first_memory", "node", "origin", "param", "rows", "slot", "storage", "width",
+        "dtype", "heads_first", "heads_first_memory", "narrow", "node", "origin", "param", "rows", "slot", "storage",
+        "width",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +90,7 @@ class Tensor:
         self.heads_first_memory = heads_first_memory
         self.param = param
         self.origin: Tensor | None = None
+        self.narrow: Tensor | None = None
         storage.handles += 1
 
     def __del__(self) -> None:

@@ -94,7 +94,7 @@ class Layer:
         else:
             weight = self.param(name, x.width * width, n.small if role == "head" else n.weight)
             bias_param = self.param(f"{name}.bias", width, n.weight) if bias else None
-            result = ops.linear(self.tape, x, weight, width, bias_param)
+            result = ops.linear(self.tape, x, weight, width, bias_param, n.fp8 if role != "head" else "")
         if adapted:
             return self._adapted(x, result, name, covered, rank)
         return result

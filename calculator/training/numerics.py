@@ -28,7 +28,7 @@ class Numerics(NamedTuple):
     heads whose keys and values differ in size. ``tiled_mlp``: MLPs run tile by tile. ``train_embeddings``: embedding
     and head are trained beside adapters. ``degrees``: ranks that a layer is cut over; ``sequence_parallel``: norms
     and residual sums work on a share of the tokens; ``exchanged``: keys and values travel around a ring of
-    context-parallel ranks.
+    context-parallel ranks. ``fp8``: whose products run in 8 bits.
     """
 
     weight: str = "bf16"
@@ -64,6 +64,7 @@ class Numerics(NamedTuple):
     train_embeddings: bool = False
     sequence_parallel: bool = False
     exchanged: bool = False
+    fp8: Literal["", "torchao", "te"] = ""
 
     @property
     def compute(self) -> str:

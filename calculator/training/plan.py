@@ -32,6 +32,7 @@ Optimizer = Literal[
     "none",
     "other",
 ]
+Fp8Recipe = Literal["torchao", "te_delayed", "te_current", "te_blockwise", "te_mxfp8"]
 Checkpointing = Literal["none", "full", "selective", "offloaded", "other"]
 AttentionKernel = Literal["eager", "sdpa", "flash"]
 LossKernel = Literal["standard", "fused_ce", "fused_linear_ce", "chunked"]
@@ -75,6 +76,8 @@ class TrainingPlan(Frozen):
     kbit_prepared: bool | None = None
     precision: Precision = "bf16"
     fp8_compute: bool = False
+    fp8_recipe: Fp8Recipe | None = None
+    fp8_param_gather: bool = False
     optimizer: Optimizer = "adamw_fused"
     optimizer_state_dtype: StateDtype | None = None
     grad_dtype: StateDtype | None = None

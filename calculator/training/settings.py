@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, ModelShape
+from calculator.training.fp8 import engine
 from calculator.training.numerics import AttentionImpl, Numerics, Stored
 from calculator.training.parallel import degrees, share
 from calculator.training.plan import TrainingPlan
@@ -133,6 +134,7 @@ def numerics(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, *,
         degrees=degrees(plan),
         sequence_parallel=plan.sequence_parallel and plan.tp > 1,
         exchanged=plan.cp > 1,
+        fp8=engine(plan),
     )
 
 

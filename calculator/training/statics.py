@@ -35,6 +35,7 @@ class Statics:
     expert_memory: StepMemory
     expert_parameters: int
     expert_elements: int
+    products: Weights = ()
 
 
 def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, part: Part) -> Statics:
@@ -83,6 +84,7 @@ def _statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, pa
         if adapted(plan)
         else 0,
         units=tuple(unit_bytes(book, plan, recipe, n, part, statistics)),
+        products=tuple(w for g in groups for w in g if w.packable),
     )
 
 

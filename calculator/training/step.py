@@ -8,7 +8,7 @@ from operator import itemgetter
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.text import Text, Value
-from calculator.training import overheads
+from calculator.training import fp8, overheads
 from calculator.training.assumptions import Assumed, assumed, too_long
 from calculator.training.build import build_pattern
 from calculator.training.compiled import compiled
@@ -84,12 +84,16 @@ def divided(made: Statics, plan: TrainingPlan, by: Division) -> StepMemory:
 def before(
     made: Statics, memory: StepMemory, plan: TrainingPlan, recipe: Recipe, gpu: Gpu, by: Division, *, tensors_only: bool
 ) -> dict[str, Form]:
-    """Bytes by item that exist before a step begins on one rank."""
+    """Bytes by item that exist before a step begins on one rank. 8-bit parameters replace 16-bit ones among the
+    weights, else their casts are an item of their own."""
     adapters = made.adapter_parameters
     if not (plan.base_quant != "none" and plan.sharding in FSDP):
         adapters = -(-adapters // by.weights)
     weights = -(-(made.parameters - made.whole) // by.weights) + made.whole
     weights += -(-made.expert_parameters // by.expert_weights)
+    eight_bit = -(-fp8.resident_bytes(made.products, plan, gpu) // by.weights)
+    if plan.fp8_param_gather:
+        weights, eight_bit = weights + eight_bit, 0
     if "parameters" in plan.offload:
         weights = made.whole
     start = {
@@ -99,6 +103,8 @@ def before(
         "inputs": 2 * Form.allocation(TOKENS, 8),
     }
     start |= {key: Form.of(size) for key, size in gradient_buffers(made, plan, recipe, by).items()}
+    if eight_bit:
+        start["casts"] = Form.of(eight_bit)
     if not tensors_only:
         start["kernel_workspace"] = Form.of(overheads.cublas_workspace_bytes(gpu))
     return start

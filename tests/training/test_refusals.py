@@ -1,4 +1,4 @@
-"""Plans that contradict themselves are refused by the field, and settings that change nothing are named."""
+"""Plans that contradict themselves are refused by the field, and what a bill takes for granted is said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from calculator.errors import PlanError
 from calculator.hardware import resolve
 from calculator.lookup import load_preset
 from calculator.training import bill
-from calculator.training.assumptions import UNCOUNTED
 from calculator.training.plan import Adapter, TrainingPlan
 
 CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -22,6 +21,8 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     ("hsdp_shard_size", {"n_gpus": 16, "sharding": "hsdp", "hsdp_shard_size": 3}),
     ("hsdp_shard_size", {"n_gpus": 16, "sharding": "hsdp", "hsdp_shard_size": 32}),
     ("expert_tp", {"n_gpus": 2, "expert_tp": 2}),
+    ("fp8_param_gather", {"fp8_compute": True, "fp8_param_gather": True}),
+    ("fp8_param_gather", {"framework": "megatron", "fp8_param_gather": True}),
 ]
 
 
@@ -37,11 +38,10 @@ def said(**plan: Any) -> dict[str, dict[str, Any]]:
     return {one.id: dict(one.values) for one in found}
 
 
-@pytest.mark.parametrize("name", UNCOUNTED)
-def test_a_setting_that_changes_nothing_is_named(name: str) -> None:
-    value: Any = {"fp8_compute": True, "peft_version": "0.15"}.get(name, 1000)
-    assert said(**{name: value})["training.assumption.unused"] == {"names": name}
-    assert "training.assumption.unused" not in said()
+def test_the_recipe_of_8_bit_products_is_said() -> None:
+    assert said(fp8_compute=True)["training.assumption.fp8"] == {"recipe": "torchao"}
+    assert said(fp8_compute=True, framework="megatron")["training.assumption.fp8"] == {"recipe": "te_delayed"}
+    assert "training.assumption.fp8" not in said()
 
 
 def test_a_length_beyond_the_context_is_said() -> None:

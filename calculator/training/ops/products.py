@@ -26,8 +26,16 @@ def autocast_weight(tape: Tape, weight: Tensor) -> Tensor:
     return copy
 
 
-def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None = None) -> Tensor:
-    """x @ W.T: the input is kept for the weight's gradient, the weight for the input's."""
+def narrowed(tape: Tape, x: Tensor) -> Tensor:
+    """The 8-bit cast of a product's input, made once."""
+    if x.narrow is None:
+        x.narrow = tape.new(x.rows, x.width, "int8", like=x)
+    return x.narrow
+
+
+def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None = None, fp8: str = "") -> Tensor:
+    """x @ W.T: the input is kept for the weight's gradient, the weight for the input's. ``fp8``: the product runs in
+    8 bits; TransformerEngine ("te") then keeps the input's cast, torchao casts input and weight for each product."""
     w, b = weight.tensor, bias.tensor if bias is not None else None
     if tape.autocast:
         x = cast(tape, x, tape.autocast) if x.dtype == "fp32" else x
@@ -36,7 +44,12 @@ def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None 
     in_width, rows = x.width, x.rows
     elements = w.width
     regathered = x.origin is not None and w.needs_grad
-    saves = ([x.origin or x] if w.needs_grad else []) + ([w] if x.needs_grad else [])
+    kept = x.origin or x
+    casts = [narrowed(tape, kept)] if fp8 == "te" else []
+    if fp8 == "torchao":
+        casts = [tape.new(rows, in_width, "int8"), tape.new(ONE, elements, "int8")]
+    saves = ([casts[0] if fp8 == "te" else kept] if w.needs_grad else []) + ([w] if x.needs_grad else [])
+    del kept
     inputs = [x, w] + ([b] if b is not None else [])
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
@@ -44,19 +57,20 @@ def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None 
         assert g[0] is not None
         grad = g[0]
         out: Grads = [None, None]
-        whole = tape.new(rows, in_width, grad.dtype) if regathered else None
+        whole = tape.new(rows, in_width, "int8" if fp8 == "te" else grad.dtype) if regathered else None
+        narrow = [tape.new(rows, grad.width, "int8") for _ in range(2)] if fp8 else []
         if node.needs(1):
             out[1] = tape.new(ONE, elements, grad.dtype)
         if node.needs(0):
             out[0] = tape.new(rows, in_width, grad.dtype)
         if len(inputs_needed) > 2:
             out.append(tape.new(ONE, grad.width, grad.dtype) if node.needs(2) else None)
-        del whole
+        del whole, narrow
         return out
 
     inputs_needed = [t.needs_grad for t in inputs]
     node = tape.record("linear", inputs, backward, saves)
-    del inputs, saves
+    del inputs, saves, casts
     return finish(tape, tape.output(rows, width, x.dtype, product=True), node)
 
 
