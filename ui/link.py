@@ -40,7 +40,8 @@ TRAINING_KEYS: Mapping[str, str] = MappingProxyType({
     "sharding": "sh", "hsdp_shard_size": "hs", "tp": "tp", "pp": "pp", "vpp": "vp", "pp_schedule": "ps",
     "micro_batches": "mb", "cp": "cp", "ep": "ep", "expert_tp": "et", "sequence_parallel": "sp", "offload": "of",
     "zero_reduce_bucket": "zr", "zero_allgather_bucket": "za", "zero_prefetch_bucket": "zp",
-    "zero_max_live_parameters": "zl", "zero_overlap_comm": "zo", "allocator": "al", "max_split_mb": "ms", "dropout": "dr",
+    "zero_max_live_parameters": "zl", "zero_overlap_comm": "zo", "allocator": "al", "max_split_mb": "ms",
+    "dropout": "dr",
 })  # fmt: skip
 ADAPTER_KEYS: Mapping[str, str] = MappingProxyType({"rank": "rk", "targets": "tg", "train_embeddings": "te"})
 SERVING_KEYS: Mapping[str, str] = MappingProxyType({
