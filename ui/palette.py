@@ -38,6 +38,7 @@ COLOURS: Mapping[str, str] = MappingProxyType({
     "state": "#0b6b50",
     "draft": "#7a4fc0",
     "lora": "#b0307e",
+    "encoder_cache": "#c9b18a",
     "activation": "#f2c14e",
     "cuda_graphs": "#c4620a",
     "non_torch": "#c3a6e8",

@@ -183,3 +183,12 @@ def test_drafting_layers_join_the_groups_of_a_window_model() -> None:
     page = 16 * 16 * 2 * 128 * 2
     assert [cache.block_bytes for cache in found] == [10 * page, 11 * page]
     assert [sum(g.count for g in cache.groups if g.kind == "window") for cache in found] == [6, 5]
+
+
+def test_checking_drafts_of_a_full_batch_is_said_where_it_takes_more_than_was_measured() -> None:
+    many = plan_for("ngram", engine_version="0.26.0", max_num_seqs=1024)
+    said = {a.id: a.values for a in bill(SHAPE, many, H100).assumptions}["serving.assume.verify"]
+    assert said["rows_count"] == 1024 * 4
+    assert said["logits_bytes"] == 4096 * 128256 * 6
+    few = many.model_copy(update={"max_num_seqs": 16})
+    assert "serving.assume.verify" not in [a.id for a in bill(SHAPE, few, H100).assumptions]

@@ -142,3 +142,10 @@ def test_what_was_filled_in_is_listed() -> None:
         engine_version="0.19.0", max_model_len=8192, max_num_seqs=64, max_num_batched_tokens=2048, memory_fraction=0.9
     )
     assert settings(llama(), full, H100).assumptions == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "checked", "largest"), [((0, 13, 0), 4, 64), ((0, 14, 0), 4, 256), ((0, 14, 0), 1, 64)]
+)
+def test_captured_sizes_count_checked_drafts(version: Version, checked: int, largest: int) -> None:
+    assert max(rules.captured(version, "v1", 32, checked)) == largest

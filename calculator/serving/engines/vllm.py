@@ -218,9 +218,19 @@ def _stage(
         gated_delta_scratch_bytes=work.scratch,
         graphs_reserved=taken.reserved.value,
         graphs_in_activation=version >= rules.PERSISTENT_COUNTED,
-        assumptions=(*chosen.assumptions, *draft.notes),
+        assumptions=(*chosen.assumptions, *draft.notes, *(_verified(shape, plan, chosen, work) if samples else ())),
         refusal=_refused_at_once(gpu, chosen, budget, context),
     )  # fmt: skip
+
+
+def _verified(shape: ModelShape, plan: ServingPlan, chosen: Settings, work: Activation) -> tuple[Text, ...]:
+    """That checking drafts of a full batch takes more logits than the profiling run made: every drafted position and
+    one more, in 16 bit and as fp32 copy (vllm/v1/sample/rejection_sampler.py)."""
+    rows = min(chosen.seqs * (1 + drafts_of(plan)), chosen.tokens)
+    needed = rows * round_up(shape.vocab, 64) * 6
+    if not drafts_of(plan) or needed <= work.total.value:
+        return ()
+    return (text("serving.assume.verify", rows_count=rows, logits_bytes=needed, activation_bytes=work.total.value),)
 
 
 def _encoder_rows(work: Activation, run: Run) -> Rows:

@@ -46,10 +46,13 @@ class Graphs:
     reserved: Span
 
 
-def graphs(shape: ModelShape, layers: range, drafting: int, version: Version, runner: str, seqs: int) -> Graphs:
-    """The graphs of one stage with ``layers`` and so many layers that draft."""
-    sizes = captured(version, runner, seqs)
-    decode = sum(size <= seqs for size in sizes)
+def graphs(
+    shape: ModelShape, layers: range, drafting: int, version: Version, runner: str, seqs: int, checked: int = 1
+) -> Graphs:
+    """The graphs of one stage with ``layers`` and so many layers that draft; ``checked`` tokens of every request are
+    decoded in a step."""
+    sizes = captured(version, runner, seqs, checked)
+    decode = sum(size <= seqs * checked for size in sizes)
     pieces = len(sizes) if runner != "v0" else 0
     full = len(sizes) if runner == "v0" else decode if version >= FULL_TOO else 0
     linear = {i for i, block in enumerate(shape.blocks) if any(isinstance(m, StateMixer) for m in block.mixers)}

@@ -156,15 +156,19 @@ CHUNKED_SINCE: Version = (0, 5, 4)
 # ------------------------------------------------------------------------------------------------------- graphs
 
 
-def captured(version: Version, runner: str, seqs: int) -> tuple[int, ...]:
-    """The batch sizes that are captured by default (vllm/config/vllm.py, vllm/worker/model_runner.py): 1, 2, 4, then
-    every 8, from 0.11.2 every 16 above 248."""
+VERIFIED_CAPTURED: Version = (0, 14, 0)
+"""From here on captured sizes count the tokens that a decoding request checks, its drafts and one more."""
+
+
+def captured(version: Version, runner: str, seqs: int, checked: int = 1) -> tuple[int, ...]:
+    """The batch sizes in tokens that are captured by default (vllm/config/vllm.py, vllm/worker/model_runner.py): 1, 2,
+    4, then every 8, from 0.11.2 every 16 above 248. ``checked`` tokens of each request are decoded in a step."""
     if runner == "v0":
         largest = seqs if seqs <= 2 else 4 if seqs <= 4 else round_up(seqs, 8)
     elif version < (0, 9, 0):
         largest = 512
     else:
-        largest = min(2 * seqs, 512)
+        largest = min(2 * seqs * (checked if version >= VERIFIED_CAPTURED else 1), 512)
     few = tuple(size for size in (1, 2, 4) if size <= largest)
     if runner == "v0" or version < (0, 11, 2):
         return (*few, *range(8, largest + 1, 8))
