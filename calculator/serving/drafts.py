@@ -78,7 +78,9 @@ def draft_rows(draft: Draft, cache_bytes: int = 0) -> Rows:
     span = draft.weights + Span.exact(cache_bytes)
     if not span.high:
         return ()
-    formula = text("serving.item.draft", weights_bytes=draft.weights.value, cache_bytes=cache_bytes)
+    formula = text("serving.item.draft", weights_bytes=draft.weights.value)
+    if cache_bytes:
+        formula = text("serving.item.draft.cache", weights_bytes=draft.weights.value, cache_bytes=cache_bytes)
     return (("draft", Term(span, formula, "assumed" if draft.notes else "computed", EAGLE_SOURCE)),)
 
 
