@@ -63,8 +63,8 @@ def graphs(
     used = layer_graphs * each
     # Newer drivers were seen to share what kernels of one kind need, down to an eighth (Qwen3-0.6B on an H100).
     span = Span(used, used // 8, 2 * used + FIRST_USE_BYTES)
-    # Start-ups that print both estimate between half of what is used and twice that.
-    held = Span(used, used // 2, 2 * used) if version >= ESTIMATED else ZERO
+    # Start-ups that print both estimate between half of what is used and twice that; a hybrid held back a quarter.
+    held = Span(used, used // 4, 2 * used) if version >= ESTIMATED else ZERO
     return Graphs(pieces, full, layer_graphs, span, held)
 
 
