@@ -69,7 +69,6 @@ _STATIC = ("parameters", "adapter_parameters", "gradients", "optimizer_states", 
 """What tensor and pipeline ranks divide as well."""
 _COUNTED_BY = {
     "parameters": ("model_params",),
-    "casts": ("model_params",),
     "adapter_parameters": ("trained_params",),
     "gradients": ("trained_params",),
     "optimizer_states": ("trained_params",),
@@ -166,12 +165,15 @@ def _item(
     values: dict[str, Value | Text],
 ) -> Item:
     split = made.divided.get(key, 1) * (plan.tp * plan.pp if key in _STATIC else 1)
-    whole = (size or highest) * split
+    # The working is that of the highest amount: what is left of an item at the peak is seldom round in anything.
+    whole = highest * split
     own: dict[str, Value | Text]
-    if key == "gathered_parameters":
-        own = {"gathered_params": whole // made.compute_item_bytes, "each": made.compute_item_bytes}
+    if key == "casts" and plan.fp8_compute:
+        own = {"copied_params": values["model_params"], "each": _each(whole, _counted("parameters", values))}
+    elif key in ("gathered_parameters", "casts"):
+        own = {"copied_params": whole // made.compute_item_bytes, "each": made.compute_item_bytes}
     else:
-        own = {"each": float(f"{whole / _counted(key, values):.4g}")}
+        own = {"each": _each(whole, _counted(key, values))}
     return Item(
         key=key,
         bytes=size,
@@ -184,6 +186,11 @@ def _item(
         basis="computed",
         source=_SOURCES.get(key, AUTOGRAD),
     )
+
+
+def _each(whole: int, count: int) -> float:
+    """Bytes that each of ``count`` takes, in four digits."""
+    return float(f"{whole / count:.4g}")
 
 
 def _counted(key: str, values: dict[str, Value | Text]) -> int:
