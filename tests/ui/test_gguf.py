@@ -186,3 +186,12 @@ def test_speed_is_of_the_file_and_not_guessed_for_the_host(monkeypatch: pytest.M
     checked(at.number_input(key="serving.n_gpu_layers").set_value(1).run())
     assert not any(metric.label == "Per output token" for metric in at.metric)
     assert "runs from host memory" in captions(at)
+
+
+def test_a_file_of_its_own_names_its_projector() -> None:
+    query = {"v": "1", "p": "gemma-3-27b", "en": "llama_cpp", "w": "Q4_K_M", "cc": "1"}
+    at = opened("serving", **query)
+    wanted = "llama-server -m gemma-3-27b-it-Q4_K_M.gguf --ctx-size 8192 --mmproj mmproj-gemma-3-27b-it-F16.gguf"
+    assert at.code[0].value.replace("\\\n", "").split() == wanted.split()
+    assert "--mmproj " not in opened("serving", **query, mm="none").code[0].value
+    assert "--mmproj" not in opened("serving", **(query | {"p": "llama-3.1-8b"})).code[0].value

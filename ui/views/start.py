@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from calculator.errors import CalculatorError, PlanError
+from calculator.gguf.projector import encoders
 from calculator.lookup import LoadedModel
 from calculator.presets import find_preset
 from calculator.serving.command import emit_command
@@ -56,7 +57,17 @@ def model_argument(model: LoadedModel, plan: ServingPlan) -> str:
 
 
 def _command(screen: Screen, plan: ServingPlan, words: tuple[str, ...] = ()) -> str:
-    return emit_command(model_argument(screen.model, plan), plan, words)
+    argument = model_argument(screen.model, plan)
+    if argument.endswith(".gguf") and plan.engine == "llama_cpp" and ":" not in argument and "--mmproj" not in words:
+        words = (*words, *_projector(screen.model, plan, argument))
+    return emit_command(argument, plan, words)
+
+
+def _projector(model: LoadedModel, plan: ServingPlan, file: str) -> tuple[str, ...]:
+    """A file of its own is loaded with its projector only where that is named."""
+    if plan.mmproj == "none" or not encoders(model.shape):
+        return ()
+    return ("--mmproj", f"mmproj-{file.rpartition('-')[0]}-F16.gguf")
 
 
 def _for(engine: str, screen: Screen, plan: ServingPlan) -> str | None:
