@@ -101,6 +101,8 @@ def own_cache_bytes(shape: ModelShape, context: int, args: Mapping[str, Any]) ->
     total = 0
     for mixer in (mixer for index in shape.order for mixer in shape.blocks[index].mixers):
         elements = _elements(mixer)
+        if isinstance(mixer, Attention) and mixer.compress:
+            total += context // mixer.compress * (elements + mixer.index_width) * element
         window = (mixer.window or mixer.chunk) if isinstance(mixer, Attention) else None
         total += elements * element * (min(context, window) if window else context)
     if args.get("includes_mtp"):
@@ -112,7 +114,7 @@ def _elements(mixer: object) -> int:
     if isinstance(mixer, LatentAttention):
         return mixer.kv_lora_rank + mixer.qk_rope_head_dim
     if isinstance(mixer, Attention) and not mixer.shares_kv:
-        return mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)
+        return mixer.kv_heads * (mixer.head_dim + (0 if mixer.one_row else mixer.v_head_dim))
     return 0
 
 

@@ -85,7 +85,7 @@ def cache_elements(mixer: object) -> int:
     if isinstance(mixer, Attention):
         if mixer.shares_kv or mixer.cross:
             return 0
-        return mixer.kv_heads * (mixer.head_dim + mixer.v_head_dim)
+        return mixer.kv_heads * (mixer.head_dim + (0 if mixer.one_row else mixer.v_head_dim))
     if isinstance(mixer, LatentAttention):
         return mixer.kv_lora_rank + mixer.qk_rope_head_dim
     return 0
@@ -95,8 +95,9 @@ def cache_shape(shape: ModelShape) -> CacheShape:
     """Cache bytes at 16 bit over all decoder layers.
 
     Full layers count per token; layers with a window or chunk are counted apart; a latent layer is a full layer of its
-    latent. States take the full kernel width. In an encoder these are the keys and values of one pass, all alive at
-    once whatever the window. Raises ``UnknownFamilyError`` where the shape says that no formula fits.
+    latent; a layer with compressed rows beside its window counts as both. States take the full kernel width. In an
+    encoder these are the keys and values of one pass, all alive at once whatever the window. Raises
+    ``UnknownFamilyError`` where the shape says that no formula fits.
     """
     if shape.cache_refusal is not None:
         field = str(shape.cache_refusal.values.get("field", ""))
@@ -110,6 +111,11 @@ def cache_shape(shape: ModelShape) -> CacheShape:
         elements = cache_elements(mixer)
         if not elements:
             continue
+        if isinstance(mixer, Attention) and mixer.compress:
+            full += times
+            per_token += times * elements * HALF // mixer.compress
+            indexer += times * mixer.index_width * HALF // mixer.compress
+            state += times * mixer.open_elements * HALF
         if isinstance(mixer, Attention) and mixer.block_sparse:
             sparse += times * elements * HALF
             continue

@@ -81,7 +81,9 @@ class Attention(Frozen):
     another layer's cache and holds none. ``k_eq_v``: one projection gives both, two are cached. ``causal`` is False in
     encoders; cross attention (``cross``) belongs to a decoder and keeps the keys and values of the whole source.
     ``query_experts``: queries and output are those of the experts that a token is sent to, out of so many, each with
-    ``kv_heads`` heads (JetMoE).
+    ``kv_heads`` heads (JetMoE). ``one_row``: keys and values are the same row, cached once. ``compress``: beside the
+    window one more row is cached for so many tokens, and ``open_elements`` of the blocks not full yet; ``index_width``
+    is that of the keys by which compressed rows are chosen (DeepSeek-V4).
     """
 
     kind: Literal["attention"] = "attention"
@@ -106,6 +108,10 @@ class Attention(Frozen):
     softcap: bool = False
     dropout: float = 0.0
     query_experts: int = 0
+    one_row: bool = False
+    compress: int = 0
+    index_width: int = 0
+    open_elements: int = 0
 
 
 class LatentAttention(Frozen):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from calculator.bill import Basis, Bill, Item, Layer, Phase, Range, ServingFigures, Verdict
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
-from calculator.model.shape import ModelShape
+from calculator.model.shape import Attention, ModelShape
 from calculator.model.stored import StoredWeights
 from calculator.serving.drafts import method_of
 from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tensorrt_llm, tgi, transformers, vllm
@@ -44,6 +44,8 @@ _CACHE_FORMATS = MappingProxyType(
 )
 _RANKED = ("vllm", "sglang", "tensorrt_llm", "tgi", "lmdeploy")
 """Engines that run one process a rank: cards beyond ``tp``, ``pp`` and ``dp`` stay idle."""
+_COMPRESSED = ("vllm", "transformers")
+"""Engines whose layout of compressed rows (DeepSeek-V4) is known here."""
 _FREE_SOURCE = Source(title="The card's total less everything above")
 _PHASES = ("load", "profile", "serve")
 
@@ -53,6 +55,9 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     engine's own), and ``UnknownFamilyError`` for a model whose cache no formula covers."""
     if shape.cache_refusal is not None:
         _ = shape.cache
+    compressed = any(isinstance(m, Attention) and m.compress for block in shape.blocks for m in block.mixers)
+    if compressed and plan.engine not in _COMPRESSED:
+        raise PlanError("serving.compressed_cache", field="engine", engine=plan.engine)
     method_of(shape, plan)
     begin = _STARTS.get(plan.engine)
     if begin is None:

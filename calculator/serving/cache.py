@@ -41,7 +41,7 @@ def attention_spec(mixer: Attention, tp: int, form: KvFormat) -> Spec:
     if mixer.shares_kv or not mixer.causal:
         return Spec("full")
     heads = kv_heads_per_rank(mixer.kv_heads, tp)
-    size = heads * (form.vector_bytes(mixer.head_dim) + form.vector_bytes(mixer.v_head_dim))
+    size = heads * (form.vector_bytes(mixer.head_dim) + (0 if mixer.one_row else form.vector_bytes(mixer.v_head_dim)))
     if mixer.window:
         return Spec("window", size, mixer.window)
     if mixer.chunk:
@@ -82,6 +82,8 @@ def block_specs(block: Block, tp: int, form: KvFormat, model_dtype: str, *, draf
     for mixer in block.mixers:
         if isinstance(mixer, Attention):
             yield attention_spec(mixer, tp, form)
+            if mixer.compress:
+                yield from _compressed_specs(mixer, form)
         elif isinstance(mixer, LatentAttention):
             yield latent_spec(mixer, form)
             if mixer.indexer_head_dim:
@@ -90,6 +92,13 @@ def block_specs(block: Block, tp: int, form: KvFormat, model_dtype: str, *, draf
             yield state_spec(mixer, tp, model_dtype, drafts=drafts)
     if block.cross_attention is not None:
         yield attention_spec(block.cross_attention, tp, form)
+
+
+def _compressed_specs(mixer: Attention, form: KvFormat) -> Iterable[Spec]:
+    """Rows and indexer keys that stand for several tokens, and the open blocks of one sequence, in 16 bit."""
+    row = form.vector_bytes(mixer.head_dim) + (form.vector_bytes(mixer.index_width) if mixer.index_width else 0)
+    yield Spec("full", ceil_div(row, mixer.compress))
+    yield Spec("state", state_bytes=2 * mixer.open_elements)
 
 
 def layer_specs(

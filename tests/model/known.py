@@ -43,13 +43,11 @@ DECODER_SHORTER = {
 CACHE_REFUSED = {
     "community/blt-1b-hf": "patcher_config",
     "community/blt-7b-hf": "patcher_config",
-    "deepseek-ai/DeepSeek-V4-Flash": "compress_ratios",
-    "deepseek-ai/DeepSeek-V4-Flash-0731": "compress_ratios",
-    "deepseek-ai/DeepSeek-V4-Pro": "compress_ratios",
-    "mlx-community/DeepSeek-V4-Flash-4bit": "compress_ratios",
-    "sgl-project/DeepSeek-V4-Flash-FP8": "compress_ratios",
 }
-"""How much a token leaves in the cache depends on the text, or on which compressed block it ends up in."""
+"""How much a token leaves in the cache depends on the text."""
+
+COMPRESSED = {"sgl-project/DeepSeek-V4-Flash-FP8"}
+"""The index counts full keys and values for each token; the model caches one row for several."""
 
 PUBLISHED_BEYOND = {
     # published total - total - mtp: router biases of all expert layers, the MTP layer's included

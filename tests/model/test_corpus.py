@@ -98,7 +98,9 @@ def test_components_add_up(model: str) -> None:
     assert all(value >= 0 for value in parameters.values())
 
 
-@pytest.mark.parametrize("model", [i for i in READABLE if i not in known.CACHE_REFUSED and index()[i]["kv"]])
+@pytest.mark.parametrize(
+    "model", [i for i in READABLE if i not in {*known.CACHE_REFUSED, *known.COMPRESSED} and index()[i]["kv"]]
+)
 def test_cache(model: str) -> None:
     expected: dict[str, Any] = dict(index()[model]["kv"])
     got = shape_of(model).cache
@@ -147,3 +149,17 @@ def test_indexer_keys_stand_apart() -> None:
     # the layers that take another one's choice keep no keys of their own
     own = sum(kind == "full" for kind in configs()["zai-org/GLM-5.2"]["indexer_types"][:78])
     assert shape_of("zai-org/GLM-5.2").cache.indexer_bytes_per_token == own * 128 * 2
+
+
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Pro"])
+def test_deepseek_v4_caches_one_row_for_several_tokens(model: str) -> None:
+    config = configs()[model]
+    ratios = config["compress_ratios"][: config["num_hidden_layers"]]
+    quarter, far = ratios.count(4), ratios.count(128)
+    got = shape_of(model).cache
+    assert (got.full_layers, got.window_layers, got.window) == (quarter + far, len(ratios), 128)
+    # after 128 tokens: a row of 512 elements for four of them in some layers, one for all in others, 16 bit
+    assert 128 * got.bytes_per_token_full_layers == (32 * quarter + far) * 512 * 2
+    assert 128 * got.indexer_bytes_per_token == 32 * quarter * 128 * 2
+    # values and gates of an open block; where blocks overlap two rows a token, and one of the block before
+    assert got.state_bytes_per_sequence == 2 * 2 * (quarter * 4 * 3 * (512 + 128) + far * 128 * 512)

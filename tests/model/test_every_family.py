@@ -22,6 +22,8 @@ CARD = find("h100-80gb-sxm")
 SERVED = ("vllm", "llama_cpp", "transformers")
 REFUSED = {"switch_transformers"}
 """Families whose training is refused: experts in an encoder-decoder model."""
+COMPRESSED = {"deepseek_v4", "deepseek_ref"}
+"""Families whose cache only some engines' layouts are known for."""
 TRAINED = {
     "full": TrainingPlan(micro_batch=1, seq_len=512, sharding="fsdp2", n_gpus=8, checkpointing="full"),
     "lora": TrainingPlan(method="lora", adapter=Adapter(rank=8), micro_batch=1, seq_len=512),
@@ -65,6 +67,11 @@ def test_serving(family: str, engine: str) -> None:
     if shape.cache_refusal is not None:
         with pytest.raises(UnknownFamilyError):
             serving_bill(shape, plan, CARD)
+        return
+    if engine == "llama_cpp" and family in COMPRESSED:
+        with pytest.raises(PlanError) as refusal:
+            serving_bill(shape, plan, CARD)
+        assert refusal.value.field == "engine"
         return
     found = serving_bill(shape, plan, CARD)
     checked(found)

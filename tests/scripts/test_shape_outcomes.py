@@ -10,4 +10,4 @@ def test_every_published_configuration_is_accounted_for(capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "0 wrong" in printed
     assert "google/byt5-small: total named, cache named" in printed
-    assert "deepseek-ai/DeepSeek-V4-Pro: total equal, cache refused" in printed
+    assert "community/blt-1b-hf: total equal, cache refused" in printed

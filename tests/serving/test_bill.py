@@ -16,6 +16,7 @@ from calculator.model.shape import ModelShape
 from calculator.render import render
 from calculator.serving import bill, geometry
 from calculator.serving.plan import Engine, ServingPlan
+from tests.model.corpus import configs
 from tests.serving.shapes import llama
 from validation.models import shape_of
 
@@ -204,7 +205,16 @@ def test_an_engine_without_a_model_is_refused() -> None:
 
 def test_a_model_whose_cache_no_formula_covers_is_refused() -> None:
     with pytest.raises(UnknownFamilyError):
-        bill(shape_of("deepseek-ai/DeepSeek-V4-Flash-0731"), ServingPlan(), H100)
+        bill(read(configs()["community/blt-1b-hf"]), ServingPlan(), H100)
+
+
+def test_compressed_rows_are_refused_where_an_engine_lays_them_out_in_its_own_way() -> None:
+    model = shape_of("deepseek-ai/DeepSeek-V4-Flash-0731")
+    with pytest.raises(PlanError) as caught:
+        bill(model, ServingPlan(engine="sglang"), H100)
+    assert caught.value.field == "engine"
+    found = figures(bill(model, ServingPlan(engine="transformers", n_gpus=8, max_model_len=4096), H100))
+    assert found.bytes_per_token > 0
 
 
 def test_an_encoder_holds_as_many_requests_as_it_has_slots() -> None:

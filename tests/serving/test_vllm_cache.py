@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from calculator.errors import PlanError
 from calculator.hardware import find
+from calculator.model.shape import Attention
 from calculator.serving import geometry
 from calculator.serving.cache import Spec
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, group_size, lay_out
+from calculator.serving.engines.vllm_compressed import lay_out_compressed
 from calculator.serving.plan import ServingPlan
 from validation.models import shape_of
 
@@ -161,3 +163,17 @@ def test_the_admission_check_of_a_later_release() -> None:
     assert serving.kv_needed_bytes / GIB == pytest.approx(23.25, abs=0.005)
     assert not serving.starts
     assert serving.longest_context_tokens == pytest.approx(190_272, rel=0.0005)
+
+
+def test_deepseek_v4_packs_pages_of_three_sizes() -> None:
+    # Groups as a probe of vLLM prints them for DeepSeek-V4-Flash: 62 full layers of 256 tokens, windows of 22 and 21
+    # layers, open blocks of 4 and of 8 tokens; a block of 22 x 37,440 + 21 x 8,640 + 20 x 1,728 bytes.
+    model = shape_of("deepseek-ai/DeepSeek-V4-Flash")
+    mixers = [m for i in model.order for m in model.blocks[i].mixers if isinstance(m, Attention)]
+    cache = lay_out_compressed(mixers, in_flight=8192, line="requests", dcp=1)
+    assert cache.block_bytes == 1_039_680
+    assert [(g.kind, g.count, g.block, g.window) for g in cache.groups] == [
+        ("full", 1, 256, 0), ("window", 2, 64, 128), ("window", 1, 4, 8), ("window", 1, 8, 128)
+    ]  # fmt: skip
+    # 50.57 GiB held 9.65 requests of 600,000 tokens (0.26.1, four GPUs).
+    assert cache.concurrency(int(50.57 * GIB), 600_000) == pytest.approx(9.65, rel=0.06)

@@ -30,7 +30,9 @@ from calculator.model.mtp import deepseek_mtp, joined_mtp, mtp_layers
 from calculator.model.shape import Attention, Block, DenseMlp, Mixer, ModelShape, Tensor
 from calculator.model.sparse import experts, sparse_layers
 from calculator.model.state import delta_attention, delta_attention_mixer, gated_delta, read_gated_delta
-from calculator.text import text
+
+OVERLAPPING = 4
+"""The ratio whose blocks overlap and are chosen by an indexer."""
 
 
 def _compress_ratios(cfg: Config, layers: int, spare: int) -> tuple[int, ...]:
@@ -52,8 +54,9 @@ def _compress_ratios(cfg: Config, layers: int, spare: int) -> tuple[int, ...]:
 def deepseek_v4(cfg: Config) -> ModelShape:
     """Shared-key attention over a window and compressed blocks, hyper-connections, grouped output projection.
 
-    ``compress_ratios``: 0 a window only, 4 blocks of four with an indexer, 128 long blocks; one more entry for each MTP
-    layer. How many bytes a token leaves behind depends on the block that it ends up in, so the cache is refused.
+    ``compress_ratios``: 0 a window only, 4 overlapping blocks of four with an indexer, 128 long blocks; one more entry
+    for each MTP layer. Tokens of a block that is not full yet are kept as values and gates; of overlapping blocks also
+    those of the block before.
     """
     size = sizes(cfg, kv_required=True)
     window = cfg.integer("sliding_window")
@@ -75,21 +78,31 @@ def deepseek_v4(cfg: Config) -> ModelShape:
     moe = experts(cfg, act=activation(cfg, default="silu"), shared_count=("n_shared_experts",))
     inner = size.heads * size.head_dim
     inner_group = cfg.divide("o_groups", inner, groups)
-    mixer = Attention(
-        heads=size.heads,
-        kv_heads=1,
-        head_dim=size.head_dim,
-        v_head_dim=size.head_dim,
-        window=window,
-        k_eq_v=True,
-        sinks=True,
-        rotary="partial",
-    )
+
+    def softmax(ratio: int) -> Attention:
+        indexed = index_dim if ratio == OVERLAPPING else 0
+        rows = 2 if ratio == OVERLAPPING else 1
+        overlap = 1 if ratio == OVERLAPPING else 0
+        return Attention(
+            heads=size.heads,
+            kv_heads=1,
+            head_dim=size.head_dim,
+            v_head_dim=size.head_dim,
+            window=window,
+            k_eq_v=True,
+            one_row=True,
+            sinks=True,
+            rotary="partial",
+            compress=ratio,
+            index_width=indexed,
+            open_elements=2 * ratio * (rows + overlap) * (size.head_dim + indexed),
+        )
+
     cfg.divide("num_key_value_heads", 1, size.kv_heads)
 
     def compressor(prefix: str, ratio: int, width: int) -> Tensors:
         """Blocks of four overlap and keep two rows for each."""
-        rows = 2 * width if ratio == 4 else width
+        rows = 2 * width if ratio == OVERLAPPING else width
         return (
             Tensor(name=f"{prefix}position_bias", shape=(ratio, rows), component="attention", kind="other"),
             *linear(f"{prefix}kv_proj", rows, size.hidden, "attention"),
@@ -111,7 +124,7 @@ def deepseek_v4(cfg: Config) -> ModelShape:
         )
         if ratio:
             tensors += compressor(f"{at}compressor.", ratio, size.head_dim)
-        if ratio == 4:
+        if ratio == OVERLAPPING:
             deep = f"{at}compressor.indexer."
             tensors += compressor(deep, ratio, index_dim)
             tensors += linear(f"{deep}q_b_proj", index_heads * index_dim, rank, "attention")
@@ -121,7 +134,7 @@ def deepseek_v4(cfg: Config) -> ModelShape:
             + _streams("attn_hc", streams, size.hidden)
             + _streams("ffn_hc", streams, size.hidden)
         )
-        return block(mixer, moe, tensors, PRE, size.hidden)
+        return block(softmax(ratio), moe, tensors, PRE, size.hidden)
 
     blocks, order = stack([(ratio,) for ratio in ratios], make)
     ends = (
@@ -130,8 +143,7 @@ def deepseek_v4(cfg: Config) -> ModelShape:
         vector("model.hc_head.hc_scale", 1, "other", kind="other"),
     )
     mtp = deepseek_mtp(size, make(0), count, copies=False) if count else ()
-    shape = assemble(cfg, size, blocks, order, tie=tied(cfg, False), extra_final=ends, mtp=mtp, mtp_layers=count)
-    return shape.model_copy(update={"cache_refusal": text("shape.cache_refused", field="compress_ratios")})
+    return assemble(cfg, size, blocks, order, tie=tied(cfg, False), extra_final=ends, mtp=mtp, mtp_layers=count)
 
 
 def _streams(prefix: str, count: int, hidden: int) -> Tensors:

@@ -15,6 +15,7 @@ from calculator.serving.drafts import FED_BY_HIDDEN, NOTHING, Draft, draft_of, d
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.engines.vllm_activation import LAYER_SOURCE, Activation, Run, activation
 from calculator.serving.engines.vllm_cache import VllmCache, cache_rules, lay_out
+from calculator.serving.engines.vllm_compressed import lay_out_compressed
 from calculator.serving.engines.vllm_graphs import NONE as NO_GRAPHS
 from calculator.serving.engines.vllm_graphs import SOURCE as GRAPHS_SOURCE
 from calculator.serving.engines.vllm_graphs import graphs
@@ -52,6 +53,10 @@ WEIGHTS_SOURCE = Source(title="Tensor shapes and their stored format, divided as
 def cache(shape: ModelShape, plan: ServingPlan, gpu: Gpu, split: Split, layers: range, chosen: Settings) -> VllmCache:
     """The cache of one stage's layers."""
     form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
+    if any(isinstance(m, Attention) and m.compress for b in shape.blocks for m in b.mixers):
+        own = (m for layer in layers for m in shape.blocks[shape.order[layer]].mixers if isinstance(m, Attention))
+        line = cache_rules(chosen.version, chosen.runner).line
+        return lay_out_compressed(own, in_flight=_in_flight(chosen, split), line=line, dcp=split.dcp)
     specs = layer_specs(shape, layers, split.tp, form, drafts=drafts_of(plan))
     latent = next((m for b in shape.blocks for m in b.mixers if isinstance(m, LatentAttention)), None)
     version = chosen.version
