@@ -6,9 +6,11 @@ src/llama-graph.cpp, in the trees of llama-cpp-python 0.2.90 to 0.3.36.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 from calculator.model.shape import Attention, DenseMlp, LatentAttention, ModelShape, MoeMlp, StateMixer
 from calculator.model.stored import StoredWeights
@@ -18,6 +20,7 @@ from calculator.serving.engines.mmproj import Projected, projected
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import ceil_div, round_up
 from calculator.serving.start import Span
+from calculator.serving.weights import Recent
 from calculator.units import GIB, MIB
 
 WINDOWS_BUILD, PADDED_BUILD, FLASH_BUILD = 5430, 6900, 6300
@@ -80,11 +83,13 @@ class CellCache:
     def split_bytes(self, context: int, slots: int) -> tuple[int, int]:
         """Bytes of full and of window layers."""
         full, _ = self.cells(context, slots)
-        whole = sum(layer.row_bytes for layer in self.layers if not layer.window) * full
+        rows: Counter[int] = Counter()
+        for layer in self.layers:
+            rows[layer.window] += layer.row_bytes
         windows = sum(
-            layer.row_bytes * self.window_cells(layer.window, context, slots) for layer in self.layers if layer.window
+            size * self.window_cells(window, context, slots) for window, size in rows.items() if window and size
         )
-        return whole, windows
+        return rows[0] * full, windows
 
     def tokens(self, pool_bytes: int, max_model_len: int) -> int:
         return self.cells(self.context, self.slots)[0]
@@ -173,6 +178,9 @@ class Card:
         return held + self.scratch.value + self.projector_bytes
 
 
+_recent = Recent()
+
+
 @dataclass(frozen=True)
 class Setup:
     """A server with every setting decided. ``open_context``: nobody has named one, so that it may be shortened.
@@ -202,13 +210,18 @@ class Setup:
 
     @cached_property
     def rows(self) -> tuple[Layer, ...]:
-        form = kv_format("fp16" if self.plan.kv_cache_dtype == "auto" else self.plan.kv_cache_dtype)
+        written = "fp16" if self.plan.kv_cache_dtype == "auto" else self.plan.kv_cache_dtype
         latent = self.latent if self.plan.mla is None else bool(self.plan.mla)
-        return layers_of(self.shape, form, latent=latent)
+        made = _recent.get(
+            self.shape, ("rows", written, latent), lambda: layers_of(self.shape, kv_format(written), latent=latent)
+        )
+        return cast("tuple[Layer, ...]", made)
 
     @cached_property
     def projector(self) -> Projected | None:
-        return projected(self.shape, self.plan, self.stored, self.build)
+        key = ("projector", self.plan.mmproj, self.plan.flash_attn, id(self.stored), self.build)
+        made = _recent.get(self.shape, key, lambda: projected(self.shape, self.plan, self.stored, self.build))
+        return cast("Projected | None", made)
 
     def cache(self, layers: Iterable[int]) -> CellCache:
         rows = tuple(self.rows[i] for i in layers)
