@@ -176,8 +176,10 @@ class Basis:
             if min(tails) >= 0:
                 more |= some and tails[-1] > 0
                 continue
-            counts = map(sub, tails, (0, *tails))
             spare = sum(map(mul, tails, steps))
+            if spare < 0:
+                return ""
+            counts = map(sub, tails, (0, *tails))
             spare += (BLOCK - 1) * sum(count for count, up in zip(counts, rounds, strict=False) if up and count < 0)
             if spare < 0:
                 return ""

@@ -17,8 +17,8 @@ from calculator.training.template import Stretch
 Place = tuple[str, Stretch]
 """A phase and what happens at one place of it."""
 
-LONGEST_GROUP = 6
-"""Places that belong to one layer: gather, the layer, move to the host or back, reduce, step, release."""
+LONGEST_GROUP = 32
+"""Places that may repeat together: gather, layer, reduction and release of the six layers of Gemma 3's pattern."""
 
 
 class Instant(NamedTuple):
@@ -85,7 +85,7 @@ class Group(NamedTuple):
 
 
 def groups(places: Sequence[Place]) -> Iterator[Group]:
-    """The places with their repetitions folded, each as short as can be and within one phase."""
+    """The places with their repetitions folded: of several ways the one that folds most, within one phase."""
     at = 0
     while at < len(places):
         length, times = 1, 1
@@ -95,9 +95,8 @@ def groups(places: Sequence[Place]) -> Iterator[Group]:
                 break
             while places[at + count * period : at + (count + 1) * period] == unit:
                 count += 1
-            if count > 1:
+            if count > 1 and count * period > length * times:
                 length, times = period, count
-                break
         yield Group(places[at : at + length], times)
         at += length * times
 

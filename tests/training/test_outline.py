@@ -165,14 +165,14 @@ def calls(work: Callable[[], object]) -> int:
 
 
 COSTS: dict[str, tuple[str, dict[str, Any], int]] = {
-    "full": ("qwen2.5-0.5b", {"micro_batch": 4}, 1500),
-    "lora": ("llama-3.1-8b", {"method": "lora", "micro_batch": 4}, 1500),
-    "experts": ("qwen3-30b-a3b", {"n_gpus": 8, "sharding": "fsdp2"}, 1500),
-    "sharded": ("llama-3.1-405b", {"n_gpus": 1024, "sharding": "zero3"}, 1500),
+    "full": ("qwen2.5-0.5b", {"micro_batch": 4}, 1200),
+    "lora": ("llama-3.1-8b", {"method": "lora", "micro_batch": 4}, 1200),
+    "experts": ("qwen3-30b-a3b", {"n_gpus": 8, "sharding": "fsdp2"}, 1200),
+    "sharded": ("llama-3.1-405b", {"n_gpus": 1024, "sharding": "zero3"}, 1200),
     "pipeline": (
         "llama-3.1-405b",
         {"n_gpus": 1024, "tp": 8, "pp": 16, "framework": "megatron", "micro_batches": 32},
-        3000,
+        1300,
     ),
 }
 
