@@ -167,8 +167,15 @@ def _item(
     split = made.divided.get(key, 1) * (plan.tp * plan.pp if key in _STATIC else 1)
     # The working is that of the highest amount: what is left of an item at the peak is seldom round in anything.
     whole = highest * split
+    form = f"training.item.{key}"
     own: dict[str, Value | Text]
-    if key == "casts" and plan.fp8_compute:
+    if key in made.apart:
+        # The formula itself divides, since experts are spread over other ranks than the rest.
+        counts, split, form = made.apart[key], 1, "training.item.apart"
+        held = counts["dense_params"] / counts["dense_gpus_count"]
+        held += counts["expert_params"] / counts["expert_gpus_count"]
+        own = {**counts, "each": float(f"{highest / held:.4g}")}
+    elif key == "casts" and plan.fp8_compute:
         own = {"copied_params": values["model_params"], "each": _each(whole, _counted("parameters", values))}
     elif key in ("gathered_parameters", "casts"):
         own = {"copied_params": whole // made.compute_item_bytes, "each": made.compute_item_bytes}
@@ -181,7 +188,7 @@ def _item(
         low=size,
         high=size,
         phases=phases,
-        formula=Text(id=f"training.item.{key}", values={"total_bytes": highest, **values, **own}),
+        formula=Text(id=form, values={"total_bytes": highest, **values, **own}),
         divided_by=split,
         basis="computed",
         source=_SOURCES.get(key, AUTOGRAD),

@@ -15,11 +15,11 @@ from calculator.training.compiled import compiled
 from calculator.training.forms import NOTHING, Form, rounded
 from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory
-from calculator.training.parallel import Part, parts_of
+from calculator.training.parallel import Part, degrees, parts_of
 from calculator.training.pattern import Pattern
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Amounts, Program
-from calculator.training.recipe import BYTES, Recipe, resolve
+from calculator.training.recipe import BYTES, Recipe, adapted, resolve
 from calculator.training.settings import head_form, numerics, regime, row_counts
 from calculator.training.sharding import FSDP, ZERO_BUCKET, Division, data_parallel, division, edits_of
 from calculator.training.stack import accumulates, outputs_held, stack_of
@@ -40,13 +40,14 @@ class RankStep:
     end: dict[str, Form]
     host_bytes: int
     assumed: Assumed
+    apart: dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
     """The program of the worst-loaded rank, named ``rank``; ``spread``: peak bytes by rank; ``divided``: over how many
     GPUs an item is spread; ``values``: the plan's numbers for the items' formulas; ``end``: what is left after the
-    last step."""
+    last step; ``apart``: items of which experts have a division of their own."""
 
     program: Program
     rank: str
@@ -57,6 +58,7 @@ class Step:
     assumptions: tuple[Text, ...]
     end: dict[str, int]
     host_bytes: int
+    apart: dict[str, dict[str, int]]
 
 
 def divided(made: Statics, plan: TrainingPlan, by: Division) -> StepMemory:
@@ -152,6 +154,7 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
         assumptions=(*made.assumed.before, *too_long(shape, plan), *made.assumed.after),
         end={key: form.at(rows) for key, form in made.end.items()},
         host_bytes=made.host_bytes,
+        apart=made.apart,
     )
 
 
@@ -197,6 +200,7 @@ def rank_step(
         "vocab_count": shape.vocab,
     }
     counts = {"parameters": by.weights, "gradients": by.gradients, "optimizer_states": by.states}
+    apart = apart_experts(shape, plan, by) if n.degrees.expert > 1 else {}
     host = host_memory(made, memory, plan, by)
     return RankStep(
         pattern=pattern,
@@ -207,7 +211,28 @@ def rank_step(
         host_bytes=host,
         assumed=assumed(shape, plan, recipe, n, host),
         divided={key: count for key, count in counts.items() if count > 1},
+        apart=apart,
     )
+
+
+def apart_experts(shape: ModelShape, plan: TrainingPlan, by: Division) -> dict[str, dict[str, int]]:
+    """By item, how many weights lie outside and inside experts, and over how many ranks each of the two is spread:
+    experts over their own groups, and their states over the ranks that hold the same experts."""
+    inside = sum(t.elements for i in shape.order for t in shape.blocks[i].tensors if t.component == "experts")
+    cut, own = plan.tp * plan.pp, plan.ep * degrees(plan).expert_tensor * plan.pp
+    shards = {"parameters": (by.weights, by.expert_weights)}
+    if not adapted(plan):
+        shards["gradients"] = (by.gradients, by.expert_weights if by.gradients > 1 else 1)
+        shards["optimizer_states"] = (by.states, by.expert_states)
+    return {
+        key: {
+            "dense_params": shape.parameters.total - inside,
+            "dense_gpus_count": cut * dense,
+            "expert_params": inside,
+            "expert_gpus_count": own * expert,
+        }
+        for key, (dense, expert) in shards.items()
+    }
 
 
 def host_memory(made: Statics, memory: StepMemory, plan: TrainingPlan, by: Division) -> int:
