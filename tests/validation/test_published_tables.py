@@ -6,6 +6,7 @@ import pytest
 
 from calculator.bill import Bill
 from calculator.hardware import resolve
+from calculator.lookup import load_preset
 from calculator.model import read
 from calculator.training import bill
 from calculator.training.build import saved_layers
@@ -80,3 +81,39 @@ def test_full_recomputation_keeps_the_layers_input_only():
     plan = TrainingPlan(framework="plain_torch", checkpointing="full", micro_batch=2, seq_len=1024, optimizer="sgd")
     kept = saved_layers(step(shape, plan, GPU, tensors_only=True).program)
     assert kept == pytest.approx(8 * 2 * 2 * 1024 * 4096, rel=0.13)
+
+
+# The same paper, table 2, its first three rows: sbh (34 + 5 as/h); with tensor parallelism sbh (10 + 24/t + 5 as/ht);
+# with sequence parallelism on top all of it is divided by t.
+@pytest.mark.parametrize(("hidden", "heads", "batch", "ranks"), [(4096, 32, 2, 8), (2048, 16, 4, 4)])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_megatron_table_2(hidden: int, heads: int, batch: int, ranks: int, sequence_parallel: bool):
+    config = {
+        "model_type": "bert", "vocab_size": 30720, "hidden_size": hidden, "intermediate_size": 4 * hidden,
+        "num_hidden_layers": 4, "num_attention_heads": heads, "max_position_embeddings": 512,
+    }  # fmt: skip
+    plan = TrainingPlan(
+        framework="plain_torch", checkpointing="none", attention="eager", micro_batch=batch, seq_len=512,
+        optimizer="sgd", tp=ranks, n_gpus=ranks, sequence_parallel=sequence_parallel,
+    )  # fmt: skip
+    kept = saved_layers(step(read(config), plan, GPU, tensors_only=True).program)
+    scores = 5 * heads * 512 / hidden
+    each = (34 + scores) / ranks if sequence_parallel else 10 + (24 + scores) / ranks
+    assert kept == pytest.approx(4 * 512 * batch * hidden * each, rel=0.01)
+
+
+# Zhang and Su, Memory Analysis on the Training Course of DeepSeek Models (arXiv:2502.07846): DeepSeek-V3 in 16 bit
+# with 32 data-parallel, 2 tensor-parallel, 16 pipeline and 8 expert-parallel ranks; weights of stages 1 to 14: 86 GiB
+# a stage, 11.64 GiB a device.
+def test_deepseek_v3_with_expert_parallelism():
+    shape = load_preset("deepseek-v3").shape
+    plan = TrainingPlan(
+        framework="megatron", precision="mixed_bf16", sharding="distributed_optimizer", n_gpus=1024, tp=2, pp=16, ep=8,
+        expert_tp=1, seq_len=4096, sequence_parallel=True, checkpointing="full", micro_batches=32,
+    )  # fmt: skip
+    made = bill(shape, plan, GPU)
+    held = next(item for item in made.items if item.key == "parameters")
+    assert made.rank == "pp1"
+    assert held.bytes / 2**30 == pytest.approx(11.64, rel=0.05)
+    stage = sum(t.elements for t in shape.blocks[-1].tensors) * 4 * 2
+    assert stage / 2**30 == pytest.approx(86, rel=0.05)
