@@ -191,8 +191,10 @@ def _eagle(shape: ModelShape, plan: ServingPlan, split: Split, form: KvFormat, m
     named = shape.draft
     sizes, notes = _sizes(shape, named)
     joined = method == "eagle3"
-    weights = _bytes(_head(sizes, sizes.width, joined=joined), split, sizes.kv_heads)
-    least = _bytes(_head(sizes, sizes.least_width, joined=joined), split, sizes.kv_heads)
+    # The target's embedding stands on the first stage: where the head is on another it has one of its own.
+    own = 2 * shape.vocab * shape.hidden // split.tp if split.pp > 1 else 0
+    weights = own + _bytes(_head(sizes, sizes.width, joined=joined), split, sizes.kv_heads)
+    least = own + _bytes(_head(sizes, sizes.least_width, joined=joined), split, sizes.kv_heads)
     mixer = Attention(heads=sizes.heads, kv_heads=sizes.kv_heads, head_dim=sizes.head_dim, v_head_dim=sizes.head_dim)
     return Draft(
         Span(weights, least, weights), {attention_spec(mixer, split.heads_tp, form): sizes.layers}, sizes.layers,
@@ -233,9 +235,13 @@ def _whole(draft: ModelShape, split: Split, form: KvFormat) -> Draft:
     """A draft model in its stored format, divided like the target over tensor-parallel ranks, on one stage."""
     alone = Split(tp=split.tp)
     check_layers(draft, alone)
-    layout = WeightLayout(draft, None)
-    weights = rank_weights(
-        draft, alone, layout.tensor_bytes, by_layer=layout.by_layer, padding=VOCAB_PADDING
-    ).largest  # fmt: skip
+
+    def loaded() -> int:
+        layout = WeightLayout(draft, None)
+        return rank_weights(
+            draft, alone, layout.tensor_bytes, by_layer=layout.by_layer, padding=VOCAB_PADDING
+        ).largest  # fmt: skip
+
+    weights = cast(int, _recent.get(draft, ("weights", split.tp), loaded))
     specs = layer_specs(draft, range(draft.layers), alone.tp, form)
     return Draft(Span.about(weights, 0.01), specs, draft.layers)
