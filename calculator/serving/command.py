@@ -105,6 +105,8 @@ def emit_command(model: str, plan: ServingPlan, kept: tuple[str, ...] = ()) -> s
     words = [model if word == "{model}" else word for word in program]
     if plan.engine == "llama_cpp":
         words = [program[0], *_gguf_words(model)]
+        if words[1] == "-m" and plan.mmproj == "none":
+            plan = plan.model_copy(update={"mmproj": None})
     defaults = _DEFAULT
     done: set[str] = set()
     for flag in FLAGS[plan.engine]:
@@ -182,6 +184,7 @@ class _Reader:
         self.unknown: list[str] = []
         self.experts = False
         self.file: str | None = None
+        self.own_file = False
         self.flags = {name: flag for flag in FLAGS[engine] for name in flag.names}
         self.specials: dict[str, Callable[[str], None]] = {
             "speculative-config": self._speculative, "speculative-algorithm": self._algorithm,
@@ -221,6 +224,7 @@ class _Reader:
         flag = self.flags.get(root)
         if name in _MODEL_FLAGS and value is not None:
             self.model = value
+            self.own_file = self.engine == "llama_cpp" and name in ("m", "model")
         elif name in ("enable-expert-parallel", "ep") and self.engine == "vllm":
             self.experts = True
         elif name == "enable-lora":
@@ -322,6 +326,8 @@ class _Reader:
         needed = ranks[0] * ranks[1] * spread
         if needed > 1 or "n_gpus" in fields:
             fields["n_gpus"] = max(needed, int(fields.get("n_gpus", 1)))
+        if self.own_file:
+            fields.setdefault("mmproj", "none")  # a file of one's own comes without its projector
         model = self.model if self.file is None else f"{self.model.partition(':')[0]}:{self.file}"
         return Command(
             engine=self.engine, model=model, fields=fields, kept=tuple(self.kept),
