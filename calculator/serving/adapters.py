@@ -40,7 +40,8 @@ SOURCES = {
         checked_on="2026-11-29",
     ),
     "tgi": Source(
-        title="TGI source, server/text_generation_server/adapters/lora.py: every adapter's A and B, stacked by layer",
+        title="TGI source, server/text_generation_server/adapters/lora.py: every adapter's A and B by "
+        "layer, both divided among the shards",
         url="https://github.com/huggingface/text-generation-inference/blob/main/server/text_generation_server/adapters/"
         "lora.py", checked_on="2026-11-29",
     ),
@@ -58,12 +59,14 @@ SOURCES["ollama"] = SOURCES["llama_cpp"]
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """Which matrices an engine adapts. ``experts``: those of routed experts too; ``ends``: embedding and head, with
-    ``extra`` rows for added tokens."""
+    """Which matrices an engine adapts, and how. ``experts``: those of routed experts too; ``ends``: embedding and head,
+    with ``extra`` rows for added tokens; ``sharded``: both halves of a pair are divided among tensor-parallel ranks,
+    one of them along its rank."""
 
     experts: bool = True
     ends: bool = False
     extra: int = 0
+    sharded: bool = False
 
 
 def elements(shape: ModelShape, layers: Sequence[int], split: Split, adapted: Adapted) -> float:
@@ -107,7 +110,10 @@ def adapter_rows(
     """The bill's line of the plan's adapters; none without."""
     if not plan.max_loras:
         return ()
-    most = elements(shape, layers, split, adapted)
+    if adapted.sharded:
+        most = elements(shape, layers, Split(), adapted) / split.tp
+    else:
+        most = elements(shape, layers, split, adapted)
     each = int(2 * plan.max_lora_rank * most)
     return _row(plan, Span.exact(plan.max_loras * each), each)
 

@@ -63,6 +63,13 @@ def test_one_half_is_divided_among_ranks(tp: int) -> None:
     assert item.bytes == 32 * 2 * 32 * layer
 
 
+def test_tgi_divides_both_halves() -> None:
+    one, four = (slots("tgi", max_loras=1, max_lora_rank=32, tp=tp, n_gpus=tp) for tp in (1, 4))
+    assert one is not None
+    assert four is not None
+    assert four.bytes == one.bytes // 4
+
+
 @pytest.mark.parametrize(("ep", "held"), [(1, 128), (4, 32)])
 def test_experts_have_slots_each(ep: int, held: int) -> None:
     shape = shape_of("Qwen/Qwen3-30B-A3B")  # 48 layers, 128 experts of width 768, hidden 2048

@@ -61,7 +61,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     activation = Span(work, work // 2, 2 * work)
     links, context = communication_term(gpu, split.tp), context_term(gpu)
     outside = int((1 - fraction) * gpu.total_bytes)
-    adapters = adapter_rows(shape, weights.layers[0], split, plan, Adapted(experts=False))
+    adapters = adapter_rows(shape, weights.layers[0], split, plan, Adapted(experts=False, sharded=True))
     free = (held + extra_span(adapters) + activation + links.span + context.span + Span.exact(outside)).rest_of(
         gpu.total_bytes
     )
