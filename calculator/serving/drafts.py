@@ -153,7 +153,9 @@ def _own_layers(shape: ModelShape, split: Split, form: KvFormat) -> Draft:
         specs[latent_spec(latent, form)] = shape.mtp_layers
     elif plain is not None:
         specs[attention_spec(plain, split.heads_tp, form)] = shape.mtp_layers
-    return Draft(specs=specs, layers=shape.mtp_layers)
+    return Draft(
+        specs=specs, layers=shape.mtp_layers, notes=(text("serving.assume.mtp", layers_count=shape.mtp_layers),)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +193,17 @@ def _eagle(shape: ModelShape, plan: ServingPlan, split: Split, form: KvFormat, m
     named = shape.draft
     sizes, notes = _sizes(shape, named)
     joined = method == "eagle3"
-    # The target's embedding stands on the first stage: where the head is on another it has one of its own.
-    own = 2 * shape.vocab * shape.hidden // split.tp if split.pp > 1 else 0
-    weights = own + _bytes(_head(sizes, sizes.width, joined=joined), split, sizes.kv_heads)
-    least = own + _bytes(_head(sizes, sizes.least_width, joined=joined), split, sizes.kv_heads)
+
+    def loaded() -> tuple[int, int]:
+        # The target's embedding stands on the first stage: where the head is on another it has one of its own.
+        own = 2 * shape.vocab * shape.hidden // split.tp if split.pp > 1 else 0
+        usual, least = (
+            own + _bytes(_head(sizes, width, joined=joined), split, sizes.kv_heads)
+            for width in (sizes.width, sizes.least_width)
+        )
+        return usual, least
+
+    weights, least = cast(tuple[int, int], _recent.get(shape, ("eagle", method, split), loaded))
     mixer = Attention(heads=sizes.heads, kv_heads=sizes.kv_heads, head_dim=sizes.head_dim, v_head_dim=sizes.head_dim)
     return Draft(
         Span(weights, least, weights), {attention_spec(mixer, split.heads_tp, form): sizes.layers}, sizes.layers,
