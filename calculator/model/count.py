@@ -114,8 +114,9 @@ def cache_shape(shape: ModelShape) -> CacheShape:
         if isinstance(mixer, Attention) and mixer.compress:
             full += times
             per_token += times * elements * HALF // mixer.compress
-            indexer += times * mixer.index_width * HALF // mixer.compress
             state += times * mixer.open_elements * HALF
+        if isinstance(mixer, Attention):
+            indexer += times * mixer.index_width * HALF // max(mixer.compress, 1)
         if isinstance(mixer, Attention) and mixer.block_sparse:
             sparse += times * elements * HALF
             continue
@@ -127,7 +128,7 @@ def cache_shape(shape: ModelShape) -> CacheShape:
             windowed += times
             windows.add(limit)
         if isinstance(mixer, LatentAttention) and mixer.indexer_head_dim:
-            indexer += times * mixer.indexer_head_dim * HALF
+            indexer += times * (mixer.indexer_head_dim + mixer.indexer_extra) * HALF
     return CacheShape(
         bytes_per_token_full_layers=per_token,
         full_layers=full,

@@ -82,8 +82,8 @@ class Attention(Frozen):
     encoders; cross attention (``cross``) belongs to a decoder and keeps the keys and values of the whole source.
     ``query_experts``: queries and output are those of the experts that a token is sent to, out of so many, each with
     ``kv_heads`` heads (JetMoE). ``one_row``: keys and values are the same row, cached once. ``compress``: beside the
-    window one more row is cached for so many tokens, and ``open_elements`` of the blocks not full yet; ``index_width``
-    is that of the keys by which compressed rows are chosen (DeepSeek-V4).
+    window one more row is cached for so many tokens, and ``open_elements`` of the blocks not full yet (DeepSeek-V4);
+    ``index_width`` is that of the keys by which rows or blocks are chosen, one for each row.
     """
 
     kind: Literal["attention"] = "attention"
@@ -115,7 +115,9 @@ class Attention(Frozen):
 
 
 class LatentAttention(Frozen):
-    """Multi-head latent attention (MLA): the cache holds one latent of ``kv_lora_rank`` plus the rotary key."""
+    """Multi-head latent attention (MLA): the cache holds one latent of ``kv_lora_rank`` plus the rotary key. An indexer
+    caches a key of ``indexer_head_dim``, and beside it ``indexer_extra`` elements: the gates by which keys are pooled,
+    and whether the token counts (GLM-5 Next)."""
 
     kind: Literal["mla"] = "mla"
     heads: int
@@ -127,6 +129,7 @@ class LatentAttention(Frozen):
     indexer_heads: int = 0
     indexer_head_dim: int = 0
     indexer_topk: int = 0
+    indexer_extra: int = 0
 
 
 class StateMixer(Frozen):

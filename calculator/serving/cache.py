@@ -55,8 +55,9 @@ def latent_spec(mixer: LatentAttention, form: KvFormat) -> Spec:
 
 
 def indexer_bytes(mixer: LatentAttention) -> int:
-    """Bytes a token of the indexer's 8-bit keys with their scale; 0 without indexer."""
-    return mixer.indexer_head_dim + INDEXER_SCALE_BYTES if mixer.indexer_head_dim else 0
+    """Bytes a token of the indexer's 8-bit keys with their scale, and of what is cached beside them in 16 bit; 0
+    without indexer."""
+    return mixer.indexer_head_dim + INDEXER_SCALE_BYTES + 2 * mixer.indexer_extra if mixer.indexer_head_dim else 0
 
 
 def state_spec(
@@ -84,6 +85,8 @@ def block_specs(block: Block, tp: int, form: KvFormat, model_dtype: str, *, draf
             yield attention_spec(mixer, tp, form)
             if mixer.compress:
                 yield from _compressed_specs(mixer, form)
+            elif mixer.index_width:
+                yield Spec("full", form.vector_bytes(mixer.index_width))
         elif isinstance(mixer, LatentAttention):
             yield latent_spec(mixer, form)
             if mixer.indexer_head_dim:

@@ -149,6 +149,13 @@ def test_indexer_keys_stand_apart() -> None:
     # the layers that take another one's choice keep no keys of their own
     own = sum(kind == "full" for kind in configs()["zai-org/GLM-5.2"]["indexer_types"][:78])
     assert shape_of("zai-org/GLM-5.2").cache.indexer_bytes_per_token == own * 128 * 2
+    # 57 of MiniMax-M3's 60 layers choose blocks by one key of 128
+    assert shape_of("MiniMaxAI/MiniMax-M3").cache.indexer_bytes_per_token == 57 * 128 * 2
+    # keys that are pooled are cached with their gates and a mark of validity
+    kinds = configs()["zai-org/GLM-5.3-Flash"]
+    text = kinds.get("text_config", kinds)
+    full = sum(kind != "linear_attention" for kind in text["layer_types"][: text["num_hidden_layers"]])
+    assert shape_of("zai-org/GLM-5.3-Flash").cache.indexer_bytes_per_token == full * (2 * 128 + 1) * 2
 
 
 @pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Pro"])

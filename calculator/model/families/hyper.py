@@ -177,6 +177,7 @@ def glm5_next(cfg: Config) -> ModelShape:
         inner.integer("short_conv_kernel_size", default=4, high=1024),
     )
     latent = read_latent(cfg, size.heads, indexer=True)
+    latent = latent.model_copy(update={"indexer_extra": latent.indexer_head_dim + 1})
     pool = cfg.integer("index_kpool", default=16, high=4096)
     streams = cfg.integer("hc_mult", high=256)
     act = activation(cfg, default="silu")

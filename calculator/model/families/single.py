@@ -331,6 +331,7 @@ def minimax_m3(cfg: Config) -> ModelShape:
         rotary="partial",
         output_gate=cfg.flag("attention_output_gate"),
     )
+    indexing = mixer.model_copy(update={"index_width": width})
     names = MoeNames(
         router="block_sparse_moe.gate",
         gate="block_sparse_moe.experts.{e}.w1",
@@ -347,7 +348,7 @@ def minimax_m3(cfg: Config) -> ModelShape:
             tensors += norm("self_attn.indexer.q_norm", width) + norm("self_attn.indexer.k_norm", width)
         tensors += moe_mlp(moe, size.hidden, names) if is_sparse else dense_mlp(dense, size.hidden)
         return block(
-            mixer,
+            indexing if indexed else mixer,
             moe if is_sparse else dense,
             tensors,
             PRE,
