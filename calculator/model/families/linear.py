@@ -1,4 +1,4 @@
-"""Hybrids of attention and linear mixers: Qwen3-Next, Qwen3.5, MiniMax, Kimi Linear, LFM2.
+"""Hybrids of attention and linear mixers: Qwen3-Next, Qwen3.5, Kimi Linear, LFM2.
 
 Facts are those of the modelling code in the public transformers repository, release 5.24; tensor names are those of the
 published checkpoints.
@@ -19,7 +19,7 @@ from calculator.model.build import (
 )
 from calculator.model.config import MAX_LAYERS, Config
 from calculator.model.decoder import LAYER_WORDS, activation, assemble, every, sizes, tied
-from calculator.model.families.moe import MIXTRAL_NAMES, QWEN_NAMES, read_latent
+from calculator.model.families.moe import QWEN_NAMES, read_latent
 from calculator.model.mtp import joined_mtp, mtp_layers
 from calculator.model.shape import (
     Attention,
@@ -34,7 +34,6 @@ from calculator.model.state import (
     delta_attention,
     delta_attention_mixer,
     gated_delta,
-    lightning,
     read_gated_delta,
     short_conv,
     split_gated_delta,
@@ -142,47 +141,6 @@ def olmo_hybrid(cfg: Config) -> ModelShape:
             return block(full, mlp, tensors, ("post_attention_layernorm", "post_feedforward_layernorm"), size.hidden)
         tensors = (*split_gated_delta(state, size.hidden), *dense_mlp(mlp, size.hidden))
         return block(state, mlp, tensors, PRE, size.hidden)
-
-    blocks, order = stack([(k,) for k in kinds], make)
-    return assemble(cfg, size, blocks, order, tie=tied(cfg, False))
-
-
-def minimax(cfg: Config) -> ModelShape:
-    """MiniMax-Text-01 and M1: lightning attention with softmax attention at every eighth layer, experts in all."""
-    size = sizes(cfg, kv_required=True)
-    listed = cfg.ints("attn_type_list", length=size.layers, high=1)
-    if listed is not None:
-        kinds = tuple("full" if value else "linear" for value in listed)
-        cfg.ignore("layer_types")
-    else:
-        kinds = cfg.layer_kinds("layer_types", LINEAR_WORDS, size.layers)
-    moe = experts(
-        cfg,
-        act=activation(cfg, default="silu"),
-        width=("intermediate_size",),
-        shared_width=("shared_intermediate_size",),
-    )
-    if moe.shared_width:
-        raise cfg.bad("shared_intermediate_size", "choice")
-    cfg.ignore("sliding_window")
-    full = Attention(
-        heads=size.heads,
-        kv_heads=size.kv_heads,
-        head_dim=size.head_dim,
-        v_head_dim=size.head_dim,
-        rotary="partial" if cfg.has("rotary_dim") else "full",
-    )
-    state, state_tensors = lightning(size.heads, size.head_dim, size.hidden)
-
-    def make(word: str) -> Block:
-        tensors = attention(full, size.hidden) if word == "full" else state_tensors
-        return block(
-            full if word == "full" else state,
-            moe,
-            (*tensors, *moe_mlp(moe, size.hidden, MIXTRAL_NAMES)),
-            PRE,
-            size.hidden,
-        )
 
     blocks, order = stack([(k,) for k in kinds], make)
     return assemble(cfg, size, blocks, order, tie=tied(cfg, False))

@@ -383,26 +383,6 @@ MIXTURES: dict[str, Mixture] = {
     ),
 }
 
-MINIMAX_M2 = replace(
-    MIXTRAL, head_dim=128, qk_norm="full", qk_norm_key="use_qk_norm", partial_rotary=True, windows=no_window
-)
-
-
-def minimax_m2(cfg: Config) -> ModelShape:
-    """MiniMax-M2: softmax attention in all layers, although the file keeps the list of its hybrid ancestor."""
-    kinds = cfg.ints("attn_type_list", high=1)
-    if kinds is not None and (0 in kinds or len(kinds) != cfg.integer("num_hidden_layers", high=4096)):
-        raise cfg.bad("attn_type_list", "length" if 0 not in kinds else "choice")
-    if cfg.integer("shared_intermediate_size", default=0, low=0, silent=True):
-        raise cfg.bad("shared_intermediate_size", "choice")
-    modules = cfg.integer("num_mtp_modules", default=0, low=0, high=64, silent=True)
-    if modules and cfg.flag("use_mtp"):
-        # published totals equal the layers, embeddings and router biases to the unit
-        cfg.notes.assume("assumption.mtp_not_stored", key=cfg.path + "num_mtp_modules", value=modules)
-    cfg.ignore("mtp_transformer_layers", "use_mtp", "mlp_intermediate_size")
-    return read_mixture(cfg, MINIMAX_M2)
-
-
 HUNYUAN = Mixture(
     qkv_bias="attention_bias",
     out_bias="attention_bias",

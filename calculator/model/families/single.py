@@ -1,4 +1,4 @@
-"""Decoders with one peculiarity each: DBRX, MiniCPM, MiMo, Nemotron-NAS, MiniMax-M3, Step 3.5, Persimmon.
+"""Decoders with one peculiarity each: DBRX, MiniCPM, MiMo, Nemotron-NAS, Step 3.5, Persimmon.
 
 Facts are those of the modelling code in the public transformers repository, release 5.24, or of the modeling file in
 the model's own hub repository where transformers has none.
@@ -285,86 +285,6 @@ def _pruned_layer(layer: Config, hidden: int, heads: int) -> tuple[int, int]:
         raise ffn.missing("ffn_mult")
     width = int(2 * ffn.number("ffn_mult", default=0.0, low=1e-6, high=1e3) * hidden / 3)
     return kv, -(-width // 256) * 256
-
-
-def _block_indexer(cfg: Config, layers: int) -> tuple[tuple[int, ...], int, int]:
-    """Which layers have an indexer, its heads and their width: in a sub-object, or in newer files at the top."""
-    inner = cfg.sub("sparse_attention_config")
-    if inner is None and cfg.has("index_n_heads"):
-        words = {"full_attention": "full", "minimax_m3_sparse": "sparse"}
-        kinds = cfg.layer_kinds("layer_types", words, layers)
-        flags = tuple(int(kind == "sparse") for kind in kinds)
-        return flags, cfg.integer("index_n_heads", high=65_536), cfg.integer("index_head_dim")
-    if inner is None:
-        raise cfg.missing("sparse_attention_config", "index_n_heads")
-    listed = inner.ints("sparse_attention_freq", length=layers, high=1)
-    if listed is None:
-        raise inner.missing("sparse_attention_freq")
-    inner.ignore("use_sparse_attention")
-    return listed, inner.integer("sparse_num_index_heads", high=65_536), inner.integer("sparse_index_dim")
-
-
-def minimax_m3(cfg: Config) -> ModelShape:
-    """Grouped attention with a block indexer in the sparse layers; experts and one shared expert."""
-    size = sizes(cfg, kv_required=True)
-    flags, heads, width = _block_indexer(cfg, size.layers)
-    act = activation(cfg, default="silu")
-    sparse = sparse_layers(cfg, size.layers)
-    count = cfg.integer("n_shared_experts", default=0, low=0, high=64, silent=True)
-    moe = experts(
-        cfg,
-        act=act,
-        width=("moe_intermediate_size", "intermediate_size"),
-        shared_width=("shared_intermediate_size",) if count else (),
-    )
-    dense = DenseMlp(width=cfg.integer("dense_intermediate_size"), gated=True, activation=act)
-    kind = "rms_unit_offset" if cfg.flag("use_gemma_norm") else "rms"
-    cfg.ignore(
-        "rotary_dim", "num_mtp_modules", "num_nextn_predict_layers", "intermediate_size", "first_k_dense_replace"
-    )
-    mixer = Attention(
-        heads=size.heads,
-        kv_heads=size.kv_heads,
-        head_dim=size.head_dim,
-        v_head_dim=size.head_dim,
-        qk_norm="head" if cfg.flag("use_qk_norm") else "none",
-        rotary="partial",
-        output_gate=cfg.flag("attention_output_gate"),
-    )
-    indexing = mixer.model_copy(update={"index_width": width})
-    names = MoeNames(
-        router="block_sparse_moe.gate",
-        gate="block_sparse_moe.experts.{e}.w1",
-        up="block_sparse_moe.experts.{e}.w3",
-        down="block_sparse_moe.experts.{e}.w2",
-        shared="block_sparse_moe.shared_experts",
-    )
-
-    def make(indexed: int, is_sparse: bool) -> Block:
-        tensors: Tensors = attention(mixer, size.hidden)
-        if indexed:
-            tensors += linear("self_attn.indexer.q_proj", heads * width, size.hidden, "attention")
-            tensors += linear("self_attn.indexer.k_proj", width, size.hidden, "attention")
-            tensors += norm("self_attn.indexer.q_norm", width) + norm("self_attn.indexer.k_norm", width)
-        tensors += moe_mlp(moe, size.hidden, names) if is_sparse else dense_mlp(dense, size.hidden)
-        return block(
-            indexing if indexed else mixer,
-            moe if is_sparse else dense,
-            tensors,
-            PRE,
-            size.hidden,
-            "rms_unit_offset" if kind == "rms_unit_offset" else "rms",
-        )
-
-    blocks, order = stack(list(zip(flags, sparse, strict=True)), make)
-    return assemble(
-        cfg,
-        size,
-        blocks,
-        order,
-        tie=tied(cfg, False),
-        norm_kind="rms_unit_offset" if kind == "rms_unit_offset" else "rms",
-    )
 
 
 def step3p5(cfg: Config) -> ModelShape:
