@@ -59,8 +59,8 @@ def serving_plan(case: Mapping[str, Any], shape: ModelShape) -> ServingPlan:
     values = _shared(flags, ServingPlan.model_fields) | _shared(case, ServingPlan.model_fields)
     if case.get("engine_generation") in ("v0", "v1"):
         values["runner"] = case["engine_generation"]
-    if values.get("engine_version") is None and case.get("engine") == "vllm" and case.get("date"):
-        values["engine_version"] = version_of("vllm", case["date"])
+    if values.get("engine_version") is None and case.get("engine") in ("vllm", "llama_cpp") and case.get("date"):
+        values["engine_version"] = version_of(case["engine"], case["date"])
     if case.get("source") in _FIRST_STAGE and (case.get("pp") or 1) > 1:
         values["pp_rank"] = 0
     unquantised = shape.quantization is None and case.get("weights") == "other"

@@ -118,6 +118,14 @@ def test_llama_cpp_window_cells_by_slots(slots: int, unified: bool, expected: in
     assert cache.window_cells(1024, 32_768, slots) == -(-expected // 256) * 256
 
 
+def test_flash_attention_pads_to_256_cells() -> None:
+    old, flash = (
+        cells.CellCache((cells.Layer(1),), 1000, 1, 512, True, False, 6000, flash=flash) for flash in (False, True)
+    )
+    assert (old.cells(1000, 1), flash.cells(1000, 1)) == ((1024, 1), (1024, 1))
+    assert (old.cells(1025, 1), flash.cells(1025, 1)) == ((1056, 1), (1280, 1))
+
+
 def test_llama_cpp_before_windows_were_credited() -> None:
     cache = cells.CellCache((cells.Layer(1, 1024),), 32_768, 1, 512, True, False, 4000)
     assert cache.window_cells(1024, 32_768, 1) == 32_768

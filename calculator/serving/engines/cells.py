@@ -24,8 +24,9 @@ from calculator.serving.weights import Recent
 from calculator.units import GIB, MIB
 
 WINDOWS_BUILD, PADDED_BUILD, FLASH_BUILD = 5430, 6900, 6300
-"""Builds from which windows are credited (May 2025), cells are padded to 256 (late 2025) and flash attention is on by
-default (August 2025); the numbers are those of the months, read to the nearest release seen."""
+"""Builds from which windows are credited (May 2025), cells are padded to 256 (late 2025; with flash
+attention always) and flash attention is on by default (August 2025); the numbers are those of the months, read to the
+nearest release seen."""
 STREAMED_ROWS = 32
 """Rows from which a matrix on the host is multiplied on the card (ggml/src/ggml-cuda, ``offload_op``)."""
 
@@ -50,6 +51,12 @@ class CellCache:
     unified: bool
     swa_full: bool
     build: int
+    flash: bool = True
+
+    @property
+    def padding(self) -> int:
+        """What a stream's cells are rounded up to."""
+        return 256 if self.build >= PADDED_BUILD or self.flash else 32
 
     @property
     def bytes_per_token(self) -> int:
@@ -65,7 +72,7 @@ class CellCache:
 
     def cells(self, context: int, slots: int) -> tuple[int, int]:
         """Cells of a full layer over all streams, and the streams. ``context`` is that of all slots together."""
-        padding = 256 if self.build >= PADDED_BUILD else 32
+        padding = self.padding
         if self.unified or slots == 1:
             return round_up(context, padding), 1
         return round_up(ceil_div(context, slots), padding) * slots, slots
@@ -76,7 +83,7 @@ class CellCache:
         full, streams = self.cells(context, slots)
         if self.swa_full or self.build < WINDOWS_BUILD:
             return full
-        padding = 256 if self.build >= PADDED_BUILD else 32
+        padding = self.padding
         held = window * (slots if streams == 1 else 1) + self.ubatch
         return round_up(min(full // streams, held), padding) * streams
 
@@ -225,7 +232,9 @@ class Setup:
 
     def cache(self, layers: Iterable[int]) -> CellCache:
         rows = tuple(self.rows[i] for i in layers)
-        return CellCache(rows, self.context, self.slots, self.ubatch, self.unified, self.plan.swa_full, self.build)
+        return CellCache(
+            rows, self.context, self.slots, self.ubatch, self.unified, self.plan.swa_full, self.build, self.flash
+        )
 
     def cards(self) -> tuple[Card, ...]:
         """What each card holds, first to last."""
