@@ -23,6 +23,20 @@ class Assumed(NamedTuple):
     after: tuple[Text, ...]
 
 
+UNWRITTEN = {
+    "deepseek_v4": "hyper_connections",
+    "deepseek_ref": "hyper_connections",
+    "glm5_next": "hyper_connections",
+    "glm5_next_text": "hyper_connections",
+    "qwen4_exp": "hyper_connections",
+    "qwen4_exp_text": "hyper_connections",
+    "mllama": "cross_attention",
+    "mllama_text_model": "cross_attention",
+    "blt": "byte_models",
+}
+"""Families with parts that the step leaves out: the bill says so."""
+
+
 def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, host_bytes: int) -> Assumed:
     """What a plan left to its framework."""
     stack = stack_of(plan, shape.model_type)
@@ -48,6 +62,8 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
         found.append(text("training.assumption.allgather"))
     if shape.towers:
         found.append(text("training.assumption.towers"))
+    if shape.model_type in UNWRITTEN:
+        found.append(text(f"training.assumption.no_{UNWRITTEN[shape.model_type]}"))
     if host_bytes:
         found.append(text("training.assumption.host", host_bytes=host_bytes))
     return Assumed(before, tuple(found))

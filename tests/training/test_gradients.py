@@ -7,6 +7,8 @@ import pytest
 from calculator.hardware import find
 from calculator.model import read
 from calculator.model.shape import ModelShape
+from calculator.training import bill
+from calculator.training.assumptions import UNWRITTEN
 from calculator.training.plan import TrainingPlan
 from calculator.training.step import step
 from tests.model.corpus import configs
@@ -39,3 +41,9 @@ def test_a_step_makes_the_gradient_of_every_matrix(family: str) -> None:
     count = shape.parameters
     trained = count.total - count.vision - count.audio - count.projector
     assert made == pytest.approx(2 * trained, rel=3e-3)
+
+
+@pytest.mark.parametrize("family", sorted(set(UNWRITTEN) & set(families())))
+def test_what_a_step_leaves_out_is_said(family: str) -> None:
+    found = bill(families()[family], TrainingPlan(micro_batch=1, seq_len=128), find("h100-80gb-sxm"), tensors_only=True)
+    assert f"training.assumption.no_{UNWRITTEN[family]}" in {note.id for note in found.assumptions}
