@@ -29,7 +29,7 @@ STATE_WEIGHT = 2
 FIRST_USE_BYTES = 640 * MIB
 """Workspaces that kernels allocate when they first run, at most; the reading is a difference of free memory."""
 SOURCE = Source(
-    title="Graph memory printed by forty public vLLM starts, 0.03 to 2.4 GiB, by layers and captured sizes",
+    title="Graph memory printed by public vLLM starts, 0.03 to 2.4 GiB, by layers and captured sizes",
     url="https://github.com/vllm-project/vllm", checked_on="2026-11-29", versions="0.6 to 0.33",
 )  # fmt: skip
 
