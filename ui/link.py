@@ -30,7 +30,8 @@ from ui.settings import ConfigChoice, FileName, HubChoice, Language, ModelChoice
 VERSION = "1"
 
 TRAINING_KEYS: Mapping[str, str] = MappingProxyType({
-    "method": "me", "lora_dropout": "ld", "adapter_dtype": "ad", "base_quant": "q", "kbit_prepared": "kp",
+    "method": "me", "lora_dropout": "ld", "adapter_dtype": "ad", "base_quant": "q", "base_quant_group": "qg",
+    "kbit_prepared": "kp",
     "precision": "pr", "fp8_compute": "f8", "fp8_recipe": "fr", "fp8_param_gather": "fg", "optimizer": "op",
     "optimizer_state_dtype": "os", "grad_dtype": "gd",
     "optimizer_in_backward": "ob", "micro_batch": "b", "seq_len": "t", "grad_accum": "ga", "packed": "pk",

@@ -9,6 +9,9 @@ from calculator.training.fp8 import recipe as fp8_recipe
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import adapted
 
+GROUPED = ("gptq_int4", "awq_int4")
+"""Formats whose number of weights to a scale is a choice."""
+
 
 def check(shape: ModelShape, plan: TrainingPlan) -> None:
     """Raise ``PlanError`` for a combination that cannot run."""
@@ -17,6 +20,8 @@ def check(shape: ModelShape, plan: TrainingPlan) -> None:
         raise PlanError("training.quantised_full", field="base_quant", base_quant=plan.base_quant, method=plan.method)
     if plan.method == "qlora" and plan.base_quant == "none":
         raise PlanError("training.qlora_base", field="base_quant")
+    if plan.base_quant_group is not None and plan.base_quant not in GROUPED:
+        raise PlanError("training.group_size", field="base_quant_group", base_quant=plan.base_quant)
     if plan.base_quant in ("mxfp4", "other"):
         raise PlanError("training.base_quant_unknown", field="base_quant", base_quant=plan.base_quant)
     if plan.method == "other" or plan.optimizer == "other":

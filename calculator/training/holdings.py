@@ -93,8 +93,9 @@ def units(
 
 
 @lru_cache(maxsize=4096)
-def packed_bytes(base_quant: str, dims: tuple[int, ...]) -> int:
-    return rounded(weight_format(PACKED[base_quant]).tensor_bytes(dims))
+def packed_bytes(base_quant: str, dims: tuple[int, ...], group: int | None = None) -> int:
+    """``group``: weights that share a scale, -1 for a whole row; None for the format's usual number."""
+    return rounded(weight_format(PACKED[base_quant], group_size=group).tensor_bytes(dims))
 
 
 def local_shape(shape: ModelShape, degrees: Degrees) -> ModelShape:
@@ -128,7 +129,7 @@ def bytes_of(weights: Weights, plan: TrainingPlan, recipe: Recipe) -> int:
     total = 0
     for w in weights:
         if frozen and w.packable and plan.base_quant in PACKED:
-            total += packed_bytes(plan.base_quant, w.dims)
+            total += packed_bytes(plan.base_quant, w.dims, plan.base_quant_group)
         else:
             each = 4.0 if w.wide else norm if w.norm else item if w.packable or w.expert else small
             total += rounded(int(w.elements * each))
@@ -141,7 +142,10 @@ def statistics_of(weights: Weights, plan: TrainingPlan) -> int:
     if not adapted(plan):
         return 0
     if plan.base_quant == "gptq_int4":
-        return sum(2 * (w.elements // 128) + 4 * w.dims[-1] for w in weights if w.packable)
+        group = plan.base_quant_group or 128
+        return sum(
+            2 * (w.elements // (group if group > 0 else w.dims[-1])) + 4 * w.dims[-1] for w in weights if w.packable
+        )
     if plan.base_quant not in ("nf4", "nf4_dq"):
         return 0
     return sum(packed_bytes(plan.base_quant, w.dims) - w.elements // 2 for w in weights if w.packable)

@@ -73,6 +73,7 @@ class TrainingPlan(Frozen):
     lora_dropout: float | None = Field(None, ge=0, lt=1)
     adapter_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     base_quant: BaseQuant = "none"
+    base_quant_group: int | None = Field(None, ge=-1, le=65_536)
     kbit_prepared: bool | None = None
     precision: Precision = "bf16"
     fp8_compute: bool = False

@@ -40,7 +40,7 @@ class Statics:
 
 def statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, part: Part) -> Statics:
     """Weights and optimizer memory of a rank that holds a whole part, kept by what they depend on."""
-    adapter = (plan.method, plan.adapter, plan.base_quant)
+    adapter = (plan.method, plan.adapter, plan.base_quant, plan.base_quant_group)
     kinds = (plan.sharding in FSDP, plan.sharding == "zero3", plan.framework in TRAINERS)
     question = ("statics", recipe, adapter, plan.optimizer, kinds, n.experts, n.code, n.degrees, part)
     return book.kept.ask(question, lambda: _statics(book, plan, recipe, n, part))

@@ -55,3 +55,14 @@ def test_deepspeed_casts_adapters_to_16_bit_and_keeps_a_master_copy() -> None:
     mixed = held(None, precision="mixed_bf16", framework="deepspeed", sharding="zero2", n_gpus=4)
     assert mixed["adapter_parameters"] == pytest.approx(2 * RANK16, rel=1e-3)
     assert mixed["optimizer_states"] == pytest.approx(12 * RANK16 / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(("group", "each"), [(None, 128), (32, 32), (-1, 4096)])
+def test_a_gptq_base_with_other_groups(group: int | None, each: int) -> None:
+    """Half a byte a weight, and for each group of a row a 16-bit scale and a zero point of half a byte."""
+    found = held(None, method="qlora", base_quant="gptq_int4", base_quant_group=group)["parameters"]
+    with_default = held(None, method="qlora", base_quant="gptq_int4")["parameters"]
+    linear = 32 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 2 * 14336 * 4096)
+    down = 32 * 14336 * 4096
+    scales = 2.5 * (linear / each + (down / each if group != -1 else down / 14336))
+    assert found - with_default == pytest.approx(scales - 2.5 * (linear + down) / 128, rel=1e-3, abs=1e6)

@@ -22,6 +22,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     ("hsdp_shard_size", {"n_gpus": 16, "sharding": "hsdp", "hsdp_shard_size": 32}),
     ("expert_tp", {"n_gpus": 2, "expert_tp": 2}),
     ("fp8_param_gather", {"fp8_compute": True, "fp8_param_gather": True}),
+    ("base_quant_group", {"method": "qlora", "base_quant": "nf4", "base_quant_group": 64}),
     ("fp8_param_gather", {"framework": "megatron", "fp8_param_gather": True}),
 ]
 
