@@ -96,11 +96,18 @@ GPT2_NAMES = AttentionNames(qkv="attn.c_attn", o="attn.c_proj")
 GPT2_MLP = MlpNames(up="mlp.c_fc", down="mlp.c_proj")
 
 
-def gpt2(cfg: Config) -> ModelShape:
-    size = n_embd_sizes(cfg)
-    positions = cfg.integer("n_positions", "n_ctx", default=1024)
+def _learned_positions(
+    cfg: Config,
+    size: Sizes,
+    positions: int,
+    mlp: DenseMlp,
+    *,
+    embed: str = "transformer.wte",
+    table_name: str = "transformer.wpe",
+    final_norm: str = "transformer.ln_f",
+) -> ModelShape:
+    """GPT-2's block over token and position tables."""
     mixer = multi_head(cfg, size, fused=True, bias=True, dropout=probability(cfg, "attn_pdrop", default=0.1))
-    mlp = plain(cfg, n_inner(cfg, size), "activation_function", default="gelu_new")
     blocks, order = uniform(
         cfg,
         size,
@@ -119,13 +126,20 @@ def gpt2(cfg: Config) -> ModelShape:
         order,
         tie=tied(cfg, True),
         norm_kind="layer",
-        final_norm="transformer.ln_f",
-        embed="transformer.wte",
+        final_norm=final_norm,
+        embed=embed,
         prefix="transformer.",
         layer_prefix="transformer.h.{i}.",
-        extra_embedding=(table("transformer.wpe.weight", positions, size.hidden, split="none"),),
+        extra_embedding=(table(f"{table_name}.weight", positions, size.hidden, split="none"),),
         embedding_dropout=probability(cfg, "embd_pdrop", default=0.1),
     )
+
+
+def gpt2(cfg: Config) -> ModelShape:
+    size = n_embd_sizes(cfg)
+    positions = cfg.integer("n_positions", "n_ctx", default=1024)
+    mlp = plain(cfg, n_inner(cfg, size), "activation_function", default="gelu_new")
+    return _learned_positions(cfg, size, positions, mlp)
 
 
 def gpt_bigcode(cfg: Config) -> ModelShape:
@@ -134,66 +148,17 @@ def gpt_bigcode(cfg: Config) -> ModelShape:
     size = size._replace(kv_heads=1 if cfg.flag("multi_query", default=True) else size.heads)
     cfg.ignore("num_key_value_heads")
     positions = cfg.integer("n_positions", default=1024)
-    mixer = multi_head(cfg, size, fused=True, bias=True, dropout=probability(cfg, "attn_pdrop", default=0.1))
     mlp = plain(cfg, n_inner(cfg, size), "activation_function", default="gelu_tanh")
-    blocks, order = uniform(
-        cfg,
-        size,
-        mixer,
-        mlp,
-        GPT2_NAMES,
-        GPT2_MLP,
-        ("ln_1", "ln_2"),
-        out_bias=True,
-        dropout=probability(cfg, "resid_pdrop", default=0.1),
-    )
-    return assemble(
-        cfg,
-        size,
-        blocks,
-        order,
-        tie=tied(cfg, True),
-        norm_kind="layer",
-        final_norm="transformer.ln_f",
-        embed="transformer.wte",
-        prefix="transformer.",
-        layer_prefix="transformer.h.{i}.",
-        extra_embedding=(table("transformer.wpe.weight", positions, size.hidden, split="none"),),
-        embedding_dropout=probability(cfg, "embd_pdrop", default=0.1),
-    )
+    return _learned_positions(cfg, size, positions, mlp)
 
 
 def openai_gpt(cfg: Config) -> ModelShape:
     """The first GPT: norms after the sublayers, no final norm."""
     size = n_embd_sizes(cfg)
     positions = cfg.integer("n_positions", "n_ctx", default=512)
-    mixer = multi_head(cfg, size, fused=True, bias=True, dropout=probability(cfg, "attn_pdrop", default=0.1))
     mlp = plain(cfg, 4 * size.hidden, "afn", default="gelu_new")
-    blocks, order = uniform(
-        cfg,
-        size,
-        mixer,
-        mlp,
-        GPT2_NAMES,
-        GPT2_MLP,
-        ("ln_1", "ln_2"),
-        out_bias=True,
-        dropout=probability(cfg, "resid_pdrop", default=0.1),
-    )
-    return assemble(
-        cfg,
-        size,
-        blocks,
-        order,
-        tie=tied(cfg, True),
-        norm_kind="layer",
-        final_norm="",
-        embed="transformer.tokens_embed",
-        prefix="transformer.",
-        layer_prefix="transformer.h.{i}.",
-        extra_embedding=(table("transformer.positions_embed.weight", positions, size.hidden, split="none"),),
-        embedding_dropout=probability(cfg, "embd_pdrop", default=0.1),
-    )
+    names = {"embed": "transformer.tokens_embed", "table_name": "transformer.positions_embed", "final_norm": ""}
+    return _learned_positions(cfg, size, positions, mlp, **names)
 
 
 def gptj(cfg: Config) -> ModelShape:

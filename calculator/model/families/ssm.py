@@ -38,6 +38,24 @@ def _state_sizes(cfg: Config, hidden: tuple[str, ...], layers: tuple[str, ...], 
     return Sizes(cfg.integer(*hidden, high=2**20), cfg.integer(*layers, high=MAX_LAYERS), 1, 1, 1, vocab, context(cfg))
 
 
+def _backbone(
+    cfg: Config, size: Sizes, mixer: StateMixer, tensors: Tensors, *, tie: bool, embed: str = "backbone.embeddings"
+) -> ModelShape:
+    """Layers that are a norm and a mixer."""
+    one = block(mixer, NoMlp(), tensors, ("norm",), size.hidden)
+    return assemble(
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tie,
+        final_norm="backbone.norm_f",
+        embed=embed,
+        prefix="backbone.",
+        layer_prefix="backbone.layers.{i}.",
+    )
+
+
 def mamba(cfg: Config) -> ModelShape:
     """Mamba-1 in the transformers layout: every layer is a norm and a mixer."""
     size = _state_sizes(cfg, ("hidden_size",), ("num_hidden_layers",), cfg.integer("vocab_size"))
@@ -49,18 +67,7 @@ def mamba(cfg: Config) -> ModelShape:
     tensors = mamba1(
         mixer, size.hidden, rank, bias=cfg.flag("use_bias"), conv_bias=cfg.flag("use_conv_bias", default=True)
     )
-    one = block(mixer, NoMlp(), tensors, ("norm",), size.hidden)
-    return assemble(
-        cfg,
-        size,
-        (one,),
-        (0,) * size.layers,
-        tie=tied(cfg, True),
-        final_norm="backbone.norm_f",
-        embed="backbone.embeddings",
-        prefix="backbone.",
-        layer_prefix="backbone.layers.{i}.",
-    )
+    return _backbone(cfg, size, mixer, tensors, tie=tied(cfg, True))
 
 
 def mamba_2(cfg: Config) -> ModelShape:
@@ -77,18 +84,7 @@ def mamba_2(cfg: Config) -> ModelShape:
         cfg.integer("conv_kernel", high=1024),
     )
     tensors = mamba2(mixer, size.hidden, bias=cfg.flag("use_bias"), conv_bias=cfg.flag("use_conv_bias", default=True))
-    one = block(mixer, NoMlp(), tensors, ("norm",), size.hidden)
-    return assemble(
-        cfg,
-        size,
-        (one,),
-        (0,) * size.layers,
-        tie=tied(cfg, False),
-        final_norm="backbone.norm_f",
-        embed="backbone.embeddings",
-        prefix="backbone.",
-        layer_prefix="backbone.layers.{i}.",
-    )
+    return _backbone(cfg, size, mixer, tensors, tie=tied(cfg, False))
 
 
 def mamba_ssm(cfg: Config) -> ModelShape:
@@ -130,18 +126,7 @@ def mamba_ssm(cfg: Config) -> ModelShape:
             state_size=state,
         )
         tensors = mamba1(mixer, size.hidden, -(-size.hidden // 16))
-    one = block(mixer, NoMlp(), tensors, ("norm",), size.hidden)
-    return assemble(
-        cfg,
-        size,
-        (one,),
-        (0,) * size.layers,
-        tie=tied(cfg, True, "tie_embeddings"),
-        final_norm="backbone.norm_f",
-        embed="backbone.embedding",
-        prefix="backbone.",
-        layer_prefix="backbone.layers.{i}.",
-    )
+    return _backbone(cfg, size, mixer, tensors, tie=tied(cfg, True, "tie_embeddings"), embed="backbone.embedding")
 
 
 def plain_attention(size: Sizes, cfg: Config, *, bias: bool = False, rotary: str = "full") -> Attention:
