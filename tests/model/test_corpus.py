@@ -170,3 +170,12 @@ def test_deepseek_v4_caches_one_row_for_several_tokens(model: str) -> None:
     assert 128 * got.indexer_bytes_per_token == 32 * quarter * 128 * 2
     # values and gates of an open block; where blocks overlap two rows a token, and one of the block before
     assert got.state_bytes_per_sequence == 2 * 2 * (quarter * 4 * 3 * (512 + 128) + far * 128 * 512)
+
+
+def test_longcat_flash_with_its_prediction_layer_is_the_published_total() -> None:
+    row = next(r for r in class_defaults() if r["id"].startswith("class defaults of longcat_flash"))
+    parameters = read({**row["config"], "num_nextn_predict_layers": 1}).parameters
+    router_biases = 28 * (512 + 256)
+    assert parameters.total + parameters.mtp + router_biases == 561_862_880_256
+    # 18.6 to 31.3 billion parameters are used for a token, 27 on average (arXiv 2509.01322)
+    assert 27e9 < parameters.active < 28e9

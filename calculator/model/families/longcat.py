@@ -7,11 +7,23 @@ repository, release 5.24, and of the technical report (arXiv 2509.01322); names 
 
 from __future__ import annotations
 
-from calculator.model.build import MlpNames, MoeNames, block, dense_mlp, latent_attention, moe_mlp
+from calculator.model.build import (
+    MlpNames,
+    MoeNames,
+    Tensors,
+    block,
+    dense_mlp,
+    latent_attention,
+    linear,
+    moe_mlp,
+    norms,
+    table,
+)
 from calculator.model.config import Config
-from calculator.model.decoder import activation, assemble, sizes, tied
+from calculator.model.decoder import Sizes, activation, assemble, sizes, tied
 from calculator.model.families.moe import read_latent
-from calculator.model.shape import DenseMlp, ModelShape, Sublayer
+from calculator.model.mtp import as_mtp, mtp_layers
+from calculator.model.shape import DenseMlp, LatentAttention, ModelShape, Sublayer
 from calculator.model.sparse import experts
 
 NORMS = tuple(f"{name}.{half}" for half in (0, 1) for name in ("input_layernorm", "post_attention_layernorm"))
@@ -26,7 +38,7 @@ def longcat_flash(cfg: Config) -> ModelShape:
     latent = read_latent(cfg, size.heads)
     act = activation(cfg, default="silu")
     idle = cfg.integer("zero_expert_num", default=0, low=0, high=65_536)
-    cfg.ignore("num_hidden_layers", "zero_expert_type", "num_nextn_predict_layers")
+    cfg.ignore("num_hidden_layers", "zero_expert_type")
     moe = experts(
         cfg,
         act=act,
@@ -45,4 +57,27 @@ def longcat_flash(cfg: Config) -> ModelShape:
         tensors += dense_mlp(dense, size.hidden, names)
     before = Sublayer(mixer=latent, mlp=dense, shortcut=moe)
     one = block(latent, dense, tensors, NORMS, size.hidden, before=before)
-    return assemble(cfg, size, (one,), (0,) * size.layers, tie=tied(cfg, False))
+    count = mtp_layers(cfg)
+    return assemble(
+        cfg,
+        size,
+        (one,),
+        (0,) * size.layers,
+        tie=tied(cfg, False),
+        mtp=_mtp(size, latent, dense, count) if count else (),
+        mtp_layers=count,
+    )
+
+
+def _mtp(size: Sizes, latent: LatentAttention, dense: DenseMlp, count: int) -> Tensors:
+    """One embedding of their own, and for each a joining projection, latent attention and a dense MLP, five norms."""
+    layer = (
+        *linear("eh_proj", size.hidden, 2 * size.hidden, "mtp"),
+        *latent_attention(latent, size.hidden),
+        *dense_mlp(dense, size.hidden, MlpNames(*(f"transformer_layer.mlp.{p}_proj" for p in ("gate", "up", "down")))),
+        *norms(("enorm", "hnorm", "input_layernorm", "post_attention_layernorm", "norm"), size.hidden, "rms"),
+    )
+    found = as_mtp((table("embed_tokens.weight", size.vocab, size.hidden),), "model.mtp.")
+    for index in range(count):
+        found += as_mtp(layer, f"model.mtp.layers.{index}.")
+    return found
