@@ -41,7 +41,6 @@ def served(shape: ModelShape, **changes: Any) -> Bill:
 PRINTED = [
     ("Qwen/Qwen2.5-VL-7B-Instruct", 1291.40),
     ("Qwen/Qwen3-VL-30B-A3B-Instruct", 1033.29),
-    ("google/gemma-3-4b-it", 811.79),
 ]
 
 
