@@ -47,7 +47,7 @@ class Compiled:
         self.rejoins = any(block.before is not None and block.before.joined for block in shape.blocks)
         self.beside_width = shape.hidden if self.rejoins else shape.layers * self.per_layer_width
         dim = max((rotary_dim(b) for b in shape.blocks), default=0)
-        tables = 2 if shape.model_type in TWO_ROTARIES else 1
+        tables = rotary_kinds(shape)
         self.buffers_bytes = 2 * tables * rounded(2 * dim) + (BLOCK if shape.embedding_scaled else 0)
         if shape.kind == "encoder" and shape.positions:
             self.buffers_bytes += 2 * rounded(8 * shape.positions)

@@ -31,5 +31,7 @@ def test_a_measured_step(row: Row) -> None:
     found, measured = predicted(row), readings(row.data)
     assert found["saved_layers"] == measured["saved_layers"]
     assert found["peak"] == pytest.approx(measured["peak"], rel=3e-4)
+    if str(row.data["case"]["model"]).startswith("gemma"):  # the embedding's scale is a buffer and a temporary
+        assert found["peak"] == measured["peak"]
     for key, value in measured.items():
         assert found[key] == pytest.approx(value, rel=PHASE_TOLERANCE), key
