@@ -74,7 +74,7 @@ def main() -> None:
         other = seconds(lambda: bill(shape, otherwise(plan, next(lengths)), gpu), times=5)  # noqa: B023 - used at once
         again = seconds(lambda: bill(shape, changed(plan, next(lengths)), gpu), times=50)  # noqa: B023 - used at once
         program = step(shape, plan, gpu).program
-        events = expand([program, program], parts(shape, plan, gpu))
+        events = expand([program, program], parts(shape, plan, gpu)).events
         alone = seconds(lambda: replay(events))  # noqa: B023 - used at once
         print(f"{name:32s}", *(f"{1e3 * each:6.2f} ms" for each in (first, other, again, alone)), end=" ")
         print(f"{len(events) / alone:8.0f} {alone / again:12.0f}")

@@ -10,7 +10,8 @@ from calculator.training import fp8
 from calculator.training.numerics import Numerics
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import Recipe, adapted
-from calculator.training.stack import HUGGING_FACE, accumulates, stack_of
+from calculator.training.stack import HUGGING_FACE, accumulates, expandable, stack_of
+from calculator.training.varying import lengths_vary
 
 ERAS = {"padded": "4.49+", "shifted_held": "4.46 - 4.48", "shifted_freed": "4.45"}
 """Releases of transformers by their form of the loss."""
@@ -58,6 +59,10 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
         found.append(text("training.assumption.checkpointing"))
     if plan.fp8_compute:
         found.append(text("training.assumption.fp8", recipe=fp8.recipe(plan)))
+    if lengths_vary(plan):
+        found.append(text("training.assumption.lengths"))
+    if expandable(plan) and plan.allocator == "default":
+        found.append(text("training.assumption.expandable"))
     if plan.zero_allgather_bucket is not None:
         found.append(text("training.assumption.allgather"))
     if shape.towers:

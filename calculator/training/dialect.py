@@ -17,7 +17,9 @@ class Dialect(NamedTuple):
     embedding as a complex product. ``logits_scaled``, ``branch_scaled``, ``embedding_multiplied``: logits, each
     branch before its residual sum, and the embedding's output are multiplied by a constant; ``inputs_scaled``: so are
     what each of a layer's two mixers reads and what it makes. ``inline_mlp``: the layer calls the MLP's matrices
-    itself, so the norm's output is gone once the first has read it."""
+    itself, so the norm's output is gone once the first has read it. ``logits_upcast``: the model casts its logits to
+    fp32; else autocast does so with their log-softmax. ``normalised_head``: the vocabulary of a model that divides the
+    rows of its head by their length in every forward, 0 for none."""
 
     softmax_fp32: bool = True
     fused_split: Literal["slices", "parts", "per_head", "grouped"] = "slices"
@@ -34,7 +36,12 @@ class Dialect(NamedTuple):
     embedding_multiplied: bool = False
     inline_mlp: bool = False
     inputs_scaled: bool = False
+    logits_upcast: bool = True
+    normalised_head: int = 0
 
+
+BAICHUAN_2 = 125_696
+"""Vocabulary of Baichuan 2, which shares its model_type with the first Baichuan (64,000 entries, a plain head)."""
 
 _DIALECTS = {
     "gpt2": Dialect(softmax_fp32=False, fused_split="parts", branch_first=True),
@@ -49,6 +56,7 @@ _DIALECTS = {
     "granitemoehybrid": Dialect(logits_scaled=True, branch_scaled=True, embedding_multiplied=True),
     "mixtral": Dialect(router="fp32"),
     "olmoe": Dialect(normalised=False),
+    "baichuan": Dialect(logits_upcast=False, normalised_head=BAICHUAN_2),
     "deepseek_v2": Dialect(normalised=False, router="fp32", router_fp32=True, complex_rotary=True),
 }
 

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, ModelShape
+from calculator.training.dialect import dialect
 from calculator.training.fp8 import engine
 from calculator.training.numerics import AttentionImpl, Numerics, Stored
 from calculator.training.parallel import degrees, share
 from calculator.training.plan import TrainingPlan
-from calculator.training.recipe import Recipe, adapted, resolve
+from calculator.training.recipe import TRAINERS, Recipe, adapted, resolve
 from calculator.training.stack import (
     HUGGING_FACE,
     adapter_dropout,
@@ -142,7 +143,8 @@ def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
     """The head and the loss. A decoder with modelling code of its own may leave the cast to autocast; without that
     (DeepSpeed) the published runs contradict each other, so the library's form stays."""
     casts = resolve(shape, plan).autocast is not None
-    own = shape.kind == "decoder" and not shape.loss_upcast and casts and plan.framework in HUGGING_FACE
+    upcast = shape.loss_upcast and dialect(shape.model_type).logits_upcast
+    own = shape.kind == "decoder" and not upcast and casts and plan.framework in HUGGING_FACE
     return HeadForm(
         vocab=share(shape.vocab, plan.tp),
         norm=shape.final_norm,
@@ -153,9 +155,17 @@ def head_form(shape: ModelShape, plan: TrainingPlan) -> HeadForm:
         chunked=chunk_form(plan),
         era="shifted_held" if own else stack_of(plan).era,
         outputs_held=outputs_held(plan),
-        outputs_fp32=plan.convert_outputs_fp32,
+        outputs_fp32=outputs_fp32(plan),
         compiled=compiles_loss(plan),
     )
+
+
+def outputs_fp32(plan: TrainingPlan) -> bool:
+    """Whether the model's outputs are cast to fp32 behind its forward: accelerate does so wherever it has wrapped that
+    in autocast (``convert_outputs_to_fp32``); under DeepSpeed it wraps nothing."""
+    if "convert_outputs_fp32" in plan.model_fields_set:
+        return plan.convert_outputs_fp32
+    return plan.framework in TRAINERS and plan.precision != "fp32" and not plan.sharding.startswith("zero")
 
 
 def compiles_loss(plan: TrainingPlan) -> bool:

@@ -80,6 +80,13 @@ def outputs_held(plan: TrainingPlan) -> bool:
     return plan.framework in ("plain_torch", "deepspeed", "litgpt") if plan.outputs_held is None else plan.outputs_held
 
 
+def expandable(plan: TrainingPlan) -> bool:
+    """Whether the allocator uses expandable segments: said so, or set by the framework's launch script (torchtitan's
+    ``run_train.sh``, ``run_llama_train.sh`` before)."""
+    chosen = "allocator" in plan.model_fields_set or plan.framework != "torchtitan"
+    return plan.allocator == "expandable" if chosen else True
+
+
 def longest_first(plan: TrainingPlan) -> bool:
     """Whether the longest sample comes first and the others are shorter: the scripts of lit-gpt's first year."""
     return plan.framework == "litgpt" and "2023" in (plan.framework_version or "")

@@ -20,9 +20,9 @@ from calculator.training.pattern import Pattern
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Amounts, Program
 from calculator.training.recipe import BYTES, Recipe, adapted, resolve
-from calculator.training.settings import head_form, numerics, regime, row_counts
+from calculator.training.settings import head_form, numerics, outputs_fp32, regime, row_counts
 from calculator.training.sharding import FSDP, ZERO_BUCKET, Division, data_parallel, division, edits_of
-from calculator.training.stack import accumulates, outputs_held, stack_of
+from calculator.training.stack import accumulates, expandable, outputs_held, stack_of
 from calculator.training.statics import Statics, statics
 from calculator.training.tape import TOKENS
 
@@ -133,8 +133,8 @@ def gradient_buffers(made: Statics, plan: TrainingPlan, recipe: Recipe, by: Divi
     return {}
 
 
-def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool = False) -> Step:
-    """The step of the worst-loaded rank: of a pipeline, the stage with the highest peak."""
+def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool = False, rank: str = "") -> Step:
+    """The step of the worst-loaded rank, of a pipeline the stage with the highest peak; or of the ``rank`` named."""
     ranks = compiled(shape).steps.ask(
         (regime(shape, plan), structure(plan), gpu.vendor, gpu.compute_capability, tensors_only),
         lambda: rank_steps(shape, plan, gpu, tensors_only=tensors_only),
@@ -142,7 +142,8 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     rows = row_counts(shape, plan)
     amounts = {pattern: Amounts(pattern.outline, rows) for pattern in {one.pattern: None for one in ranks}}
     programs = [Program(one.pattern, rows, amounts[one.pattern], one.part.in_flight) for one in ranks]
-    made, program = max(zip(ranks, programs, strict=True), key=lambda both: both[1].peak_bytes)
+    wanted = [both for both in zip(ranks, programs, strict=True) if not rank or both[0].part.name == rank]
+    made, program = max(wanted, key=lambda both: both[1].peak_bytes)
     peaks = {one.part.name: its.peak_bytes for one, its in zip(ranks, programs, strict=True)}
     return Step(
         program=program,
@@ -159,8 +160,8 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
 
 
 def structure(plan: TrainingPlan) -> tuple[object, ...]:
-    """All of a plan but its micro-batch, length and card."""
-    return (accumulates(plan), *STRUCTURE(plan.__dict__))
+    """All of a plan but its micro-batch, length and card; and what hangs on whether a field was set."""
+    return (accumulates(plan), expandable(plan), outputs_fp32(plan), *STRUCTURE(plan.__dict__))
 
 
 STRUCTURE = itemgetter(

@@ -125,7 +125,10 @@ def head(layer: Layer, box: list[Tensor], form: HeadForm, held: list[Tensor], ma
             return fused_linear_loss(layer, hidden, form, marks)
         if form.kernel == "chunked" and form.chunked == "eager":
             return chunked_loss(layer, hidden, form, marks)
-        logits = layer.linear(hidden, "head", form.vocab, bias=form.head_bias)
+        if layer.dialect.normalised_head == form.vocab:
+            logits = normalised_head(layer, hidden, form.vocab)
+        else:
+            logits = layer.linear(hidden, "head", form.vocab, bias=form.head_bias)
         if layer.dialect.logits_scaled:
             logits = ops.scale(tape, logits)
         if form.softcap:
@@ -163,11 +166,22 @@ def causal_loss(tape: Tape, logits: Tensor, form: HeadForm, *, single: bool) -> 
             labels = [labels, tape.new(TOKENS, 1, "int64")][1]
         scores = logits
     else:
-        scores = ops.shifted_rows(tape, logits, SHIFTED)
+        scores = ops.shifted_rows(tape, logits, SHIFTED, single=single)
         labels = tape.new(SHIFTED, 1, "int64")
     if form.kernel == "fused_ce":
         return fused_cross_entropy(tape, scores, labels)
     return nll(tape, log_softmax(tape, scores), labels)
+
+
+def normalised_head(layer: Layer, hidden: Tensor, vocab: int) -> Tensor:
+    """A head whose rows are divided by their length in every forward (``NormHead`` of Baichuan 2). Under autocast the
+    lengths are fp32, so the quotient is too, and its 16-bit cast is what the gradient of the hidden states keeps."""
+    tape, n = layer.tape, layer.numerics
+    weight = layer.param("head", hidden.width * vocab, n.small).tensor
+    elements, dtype = weight.width, weight.dtype
+    node = tape.record("normalise", [weight], lambda _, g: [g[0] and tape.new(ONE, elements, dtype)], [])
+    quotient = tape.attach(tape.new(ONE, elements, "fp32" if tape.autocast else dtype), node)
+    return ops.linear(tape, hidden, ops.cast(tape, quotient, tape.autocast or dtype), vocab)
 
 
 def fused_linear_loss(layer: Layer, hidden: Tensor, form: HeadForm, marks: dict[str, int]) -> Tensor:

@@ -29,7 +29,8 @@ class CachingAllocator:
 
     ``max_split_bytes``: larger blocks are not split, and serve only requests as large. Counters are public:
     ``allocated_bytes`` and ``reserved_bytes``, their peaks, ``reserved_since_trim_bytes`` (the highest reserved total
-    since the cache was last given back because the card was full) and ``trims`` (how often that was).
+    since the cache was last given back because the card was full) and ``trims`` (how often that was). Every stream has
+    pools of its own: what one freed serves no other.
     """
 
     keeps_large_rest_bytes = SMALL_BYTES + ROUND_BYTES
@@ -39,8 +40,8 @@ class CachingAllocator:
         self.capacity_bytes = capacity_bytes
         self.max_split_bytes = max_split_bytes
         self.split_below_bytes = max_split_bytes
-        self.small = Pool(SMALL_SEGMENT_BYTES, ROUND_BYTES)
-        self.large = Pool(LARGE_SEGMENT_BYTES, self.keeps_large_rest_bytes)
+        self.pools: dict[int, tuple[Pool, Pool]] = {}
+        self.small, self.large = self._pools_of(0)
         self.allocated_bytes = 0
         self.allocated_peak_bytes = 0
         self.reserved_bytes = 0
@@ -50,10 +51,23 @@ class CachingAllocator:
         self._next_address = 0
         self._oversize_key = max_split_bytes << ADDRESS_BITS
 
-    def allocate(self, size: int) -> Block | None:
-        """Hand out a block of at least ``size`` bytes (> 0); None where the card is full even without the cache."""
+    def _pools_of(self, stream: int) -> tuple[Pool, Pool]:
+        """A stream's pools of small and of large blocks."""
+        found = self.pools.get(stream)
+        if found is None:
+            small = Pool(SMALL_SEGMENT_BYTES, ROUND_BYTES)
+            found = self.pools[stream] = small, Pool(LARGE_SEGMENT_BYTES, self.keeps_large_rest_bytes)
+        return found
+
+    def _all_pools(self) -> list[Pool]:
+        return [pool for small, large in self.pools.values() for pool in (large, small)]
+
+    def allocate(self, size: int, stream: int = 0) -> Block | None:
+        """Hand out a block of at least ``size`` bytes (> 0) to a stream; None where the card is full even without the
+        cache."""
         size = (size + ROUND_BYTES - 1) & -ROUND_BYTES
-        pool = self.small if size <= SMALL_BYTES else self.large
+        small, large = self._pools_of(stream) if stream else (self.small, self.large)
+        pool = small if size <= SMALL_BYTES else large
         block = self._best_fit(pool, size) or self._grow(pool, size)
         if block is None:
             return None
@@ -74,14 +88,14 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Give back every segment that is wholly free."""
-        for pool in (self.large, self.small):
+        for pool in self._all_pools():
             for block in pool.free_blocks():
                 if block.before is None and block.after is None:
                     self._release(block)
 
     def inactive_split_bytes(self) -> int:
         """Free bytes in segments that are partly taken: what no trim gives back."""
-        free = self.small.free_blocks() + self.large.free_blocks()
+        free = [block for pool in self._all_pools() for block in pool.free_blocks()]
         return sum(block.size for block in free if block.before is not None or block.after is not None)
 
     def _best_fit(self, pool: Pool, size: int) -> Block | None:

@@ -35,7 +35,7 @@ class ExpandableAllocator(CachingAllocator):
 
     def empty_cache(self) -> None:
         """Give back every page that is wholly free."""
-        for pool in (self.large, self.small):
+        for pool in self._all_pools():
             for block in pool.free_blocks():
                 self._unmap(block)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
 
 from pydantic import Field
 
@@ -45,22 +46,25 @@ def replay(
     capacity_bytes: int | None = None,
     card_bytes: int | None = None,
     settings: AllocatorSettings | None = None,
+    streams: Mapping[Any, int] | None = None,
 ) -> AllocatorStats:
     """Run a sequence through a fresh allocator.
 
     An event is (id, bytes): more than 0 bytes allocate the tensor ``id``, 0 or fewer release it. A request that fails
     is counted and the sequence goes on without that tensor; releasing what is not there does nothing.
     ``capacity_bytes`` is what the allocator may reserve: the card's total less everything else on it (None: endless).
-    ``card_bytes`` is the card's total; it only bounds an expandable range (None: the capacity).
+    ``card_bytes`` is the card's total; it only bounds an expandable range (None: the capacity). ``streams``: the stream
+    of each tensor that does not belong to the main one, 0.
     """
     allocator = make(capacity_bytes, card_bytes, settings or AllocatorSettings())
     allocate, free = allocator.allocate, allocator.free
+    stream_of = (streams or {}).get
     taken: dict[Hashable, Block] = {}
     failed = 0
     first: int | None = None
     for position, (ident, size) in enumerate(events):
         if size > 0:
-            block = allocate(size)
+            block = allocate(size, stream_of(ident, 0))
             if block is not None:
                 taken[ident] = block
             else:

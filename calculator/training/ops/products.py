@@ -33,10 +33,12 @@ def narrowed(tape: Tape, x: Tensor) -> Tensor:
     return x.narrow
 
 
-def linear(tape: Tape, x: Tensor, weight: Param, width: int, bias: Param | None = None, fp8: str = "") -> Tensor:
+def linear(
+    tape: Tape, x: Tensor, weight: Param | Tensor, width: int, bias: Param | None = None, fp8: str = ""
+) -> Tensor:
     """x @ W.T: the input is kept for the weight's gradient, the weight for the input's. ``fp8``: the product runs in
     8 bits; TransformerEngine ("te") then keeps the input's cast, torchao casts input and weight for each product."""
-    w, b = weight.tensor, bias.tensor if bias is not None else None
+    w, b = weight.tensor if isinstance(weight, Param) else weight, bias.tensor if bias is not None else None
     if tape.autocast:
         x = cast(tape, x, tape.autocast) if x.dtype == "fp32" else x
         w = autocast_weight(tape, w)

@@ -96,8 +96,9 @@ def split(tape: Tape, x: Tensor, widths: Sequence[int]) -> list[Tensor]:
     return parts
 
 
-def shifted_rows(tape: Tape, x: Tensor, rows: int) -> Tensor:
-    """All but the last position of every sequence, copied; the gradient is first of the slice, then of the whole."""
+def shifted_rows(tape: Tape, x: Tensor, rows: int, *, single: bool = False) -> Tensor:
+    """All but the last position of every sequence, copied; of a ``single`` sequence they lie in a row already, and
+    ``contiguous`` copies nothing. The gradient is first of the slice, then of the whole."""
     full = x.rows
 
     def backward(_: list[Tensor], g: Grads) -> Grads:
@@ -105,6 +106,10 @@ def shifted_rows(tape: Tape, x: Tensor, rows: int) -> Tensor:
         return [tape.new(full, g[0].width, g[0].dtype)]
 
     node = tape.record("shift_rows", [x], backward, [])
+    if single:
+        view = x.alias()
+        view.rows = rows
+        return finish(tape, view, node)
     return finish(tape, tape.new(rows, x.width, x.dtype), node)
 
 
