@@ -6,12 +6,16 @@ The pages share it, the link carries it, and nothing else is remembered between 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from calculator.base import Frozen
 from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
+from calculator.training import fp8
+from calculator.training.check import GROUPED
 from calculator.training.plan import Adapter, TrainingPlan
 
 Page = Literal["training", "finetuning", "serving", "accuracy"]
@@ -59,6 +63,22 @@ class ConfigChoice(Frozen):
 
 ModelChoice = Annotated[PresetChoice | HubChoice | ConfigChoice, Field(discriminator="kind")]
 
+APPLIES: Mapping[str, Callable[[TrainingPlan], bool]] = MappingProxyType({
+    "base_quant_group": lambda plan: plan.base_quant in GROUPED,
+    "fp8_recipe": lambda plan: plan.fp8_compute,
+    "fp8_param_gather": lambda plan: fp8.engine(plan) == "te",
+    "max_split_mb": lambda plan: plan.allocator == "max_split_mb",
+    "hsdp_shard_size": lambda plan: plan.sharding == "hsdp",
+    "pp_schedule": lambda plan: plan.pp > 1,
+    "vpp": lambda plan: plan.pp > 1,
+    "micro_batches": lambda plan: plan.pp > 1,
+    "expert_tp": lambda plan: plan.tp > 1 or plan.ep > 1,
+    "sequence_parallel": lambda plan: plan.tp > 1,
+    "optimizer_in_backward": lambda plan: plan.grad_accum == 1,
+})  # fmt: skip
+"""Which fields depend on another: where one does not apply, its control is absent and its value rests."""
+_REST = {name: TrainingPlan.model_fields[name].default for name in APPLIES}
+
 DEFAULT_MODEL = PresetChoice(key="llama-3.1-8b")
 
 
@@ -92,7 +112,9 @@ class Settings(Frozen):
             changes["sharding"] = "none"
         elif plan.sharding == "none":
             changes["sharding"] = "ddp"
-        return plan.model_copy(update=changes)
+        plan = plan.model_copy(update=changes)
+        idle = {name: _REST[name] for name, applies in APPLIES.items() if not applies(plan)}
+        return plan.model_copy(update=idle)
 
     def serving_plan(self) -> ServingPlan:
         """The serving plan. A split that nobody has chosen spreads the model over all cards by tensor parallelism."""

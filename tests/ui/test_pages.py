@@ -275,3 +275,46 @@ def test_lists_speak_the_language_that_was_chosen() -> None:
     chinese = at.selectbox(key="training.loss.zh").options
     assert len(chinese) == len(english)
     assert not set(chinese) & set(english)
+
+
+def test_a_control_that_applies_no_longer_leaves_no_error_behind() -> None:
+    at = opened("training", n="8")
+    checked(at.selectbox(key="training.sharding").set_value("hsdp").run())
+    checked(at.number_input(key="training.hsdp_shard_size").set_value(3).run())
+    assert at.error
+    checked(at.selectbox(key="training.sharding").set_value("zero3").run())
+    assert not at.error
+    assert "training.hsdp_shard_size" not in {widget.key for widget in at.number_input}
+    checked(at.number_input(key="training.zero_prefetch_bucket").set_value(1_000_000).run())
+    checked(at.selectbox(key="training.pp").set_value(2).run())
+    assert at.error, "ZeRO-3 with a pipeline is refused"
+    checked(at.selectbox(key="training.sharding").set_value("ddp").run())
+    checked(at.number_input(key="training.vpp").set_value(2).run())
+    checked(at.selectbox(key="training.pp").set_value(1).run())
+    assert not at.error
+    assert len(at.metric) == 4
+
+
+def test_eight_bit_products_and_the_allocator_show_what_belongs_to_them() -> None:
+    at = opened("training")
+    assert "training.fp8_recipe" not in {widget.key for widget in at.selectbox}
+    checked(at.toggle(key="training.fp8_compute").set_value(True).run())
+    checked(at.selectbox(key="training.fp8_recipe").set_value("te_mxfp8").run())
+    checked(at.toggle(key="training.fp8_param_gather").set_value(True).run())
+    checked(at.toggle(key="training.fp8_compute").set_value(False).run())
+    assert not at.error
+    checked(at.selectbox(key="training.allocator").set_value("max_split_mb").run())
+    assert at.number_input(key="training.max_split_mb").value == 512
+    checked(at.selectbox(key="training.allocator").set_value("expandable").run())
+    assert not at.error
+
+
+def test_memory_is_entered_in_gib_and_travels_in_bytes() -> None:
+    at = opened("serving")
+    before = figures(at)
+    checked(at.number_input(key="serving.cpu_offload_bytes").set_value(4.0).run())
+    assert figures(at) != before
+    query = query_of(at)
+    again = opened("serving", **query)
+    assert again.number_input(key="serving.cpu_offload_bytes").value == 4.0
+    assert figures(again) == figures(at)

@@ -10,6 +10,7 @@ import streamlit as st
 from pydantic import BaseModel
 
 from calculator.render import catalogue
+from calculator.units import from_unit, in_unit
 from ui import state
 from ui.i18n import Words
 
@@ -66,6 +67,19 @@ class Form:
             self._label(name), min_value=0.01, max_value=1.0, step=0.01, format="%.2f", help=self._help(name),
             value=None if optional else "min", placeholder=placeholder or self.words("ui.auto"),
             **self._bound(name, getattr(self.plan, name)),
+        )  # fmt: skip
+
+    def gibibytes(self, name: str, *, optional: bool = False, placeholder: str | None = None) -> None:
+        """An amount of memory, kept in bytes and entered in GiB."""
+        held = getattr(self.plan, name)
+
+        def write(entered: float | None) -> None:
+            self.write(name, None if entered is None else from_unit(entered, "GiB"))
+
+        st.number_input(
+            f"{self._label(name)} (GiB)", min_value=0.0, max_value=65_536.0, step=1.0, format="%.2f",
+            value=None if optional else "min", placeholder=placeholder or self.words("ui.auto"), help=self._help(name),
+            **state.bound(self._key(name), None if held is None else in_unit(held, "GiB"), write),
         )  # fmt: skip
 
     def decimal(self, name: str, low: float, high: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from calculator.serving.drafts import METHODS, WITHOUT_MODEL
+from calculator.serving.plan import ServingPlan
 from calculator.serving.releases import RELEASES
 from ui import state
 from ui.i18n import Words
@@ -18,6 +19,10 @@ ENGINES = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi", "llama_cpp", "ol
 WITH_FRACTION = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi")
 """Engines that take a share of the card's memory at the start."""
 WITH_GRAPHS = ("vllm", "sglang", "tensorrt_llm", "tgi")
+WITH_EXPERT_PARALLEL = ("vllm", "sglang", "tensorrt_llm", "lmdeploy")
+WITH_PREFIXES = ("vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi")
+WITH_WEIGHTS_ON_HOST = ("vllm", "sglang")
+WITH_CACHE_ON_HOST = ("vllm", "sglang", "tensorrt_llm")
 WITH_LAYERS_ON_GPU = ("llama_cpp", "ollama")
 KV_FORMATS = {
     "vllm": ("auto", "bf16", "fp8", "int8"),
@@ -31,6 +36,7 @@ KV_FORMATS = {
 }
 WEIGHTS = (None, "bf16", "fp8", "int8", "awq", "gptq", "nvfp4", "mxfp4")
 GGUF_WEIGHTS = (None, "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "IQ4_XS")
+YES_OR_NO = (None, True, False)
 DEGREES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -71,6 +77,7 @@ def plan_inputs(words: Words) -> None:
         with right:
             form.select("pp", degrees)
         form.select("dp", degrees)
+        _spread(form, plan, degrees)
     with st.expander(words("ui.group.more")):
         form.number("max_num_seqs", optional=True)
         form.number("max_num_batched_tokens", step=512, optional=True)
@@ -89,6 +96,34 @@ def plan_inputs(words: Words) -> None:
         if plan.engine in WITH_LAYERS_ON_GPU:
             form.select("fit", (None, False))
             form.select("mmproj", (None, "host", "none"))
+            form.number("n_cpu_moe")
+            form.select("flash_attn", YES_OR_NO)
+            form.select("kv_unified", YES_OR_NO)
+            form.toggle("swa_full")
+        _kept(form, plan)
+
+
+def _spread(form: Form, plan: ServingPlan, degrees: list[int]) -> None:
+    """Further ways to spread a model over cards that only some engines have."""
+    if plan.engine in WITH_EXPERT_PARALLEL:
+        form.select("ep", degrees)
+    if plan.engine == "vllm" and plan.tp > 1:
+        form.select("dcp", degrees)
+    if plan.engine == "sglang" and plan.dp > 1:
+        form.toggle("dp_attention")
+
+
+def _kept(form: Form, plan: ServingPlan) -> None:
+    """What the cache shares between requests, and what lies in host memory."""
+    if plan.engine in WITH_PREFIXES:
+        form.select("prefix_caching", YES_OR_NO)
+        form.number("shared_prefix_tokens", step=256)
+    if plan.engine == "vllm":
+        form.gibibytes("kv_cache_memory_bytes", optional=True)
+    if plan.engine in WITH_WEIGHTS_ON_HOST:
+        form.gibibytes("cpu_offload_bytes")
+    if plan.engine in WITH_CACHE_ON_HOST:
+        form.gibibytes("kv_offload_bytes")
 
 
 def goal_inputs(words: Words) -> None:
