@@ -110,13 +110,13 @@ def decoder(layer: Layer, hidden: Tensor, block: Block, shared: Shared) -> Tenso
     elif block.before is not None:
         hidden, shortcut = _first_half(layer, hidden, block, block.before, shared)
         residual = hidden
+    if block.mixer.kind == "none":
+        return ops.add(tape, residual, feed(layer, layer.norm(residual, block.norm, "norm0"), block))
     sandwich = len(block.norms) == 4 and block.before is None
     after = block.norms[:1] == ("post_attention",)
     if not after:
         hidden = layer.norm(hidden, block.norm, "norm0")
-    hidden = residual if block.mixer.kind == "none" else mix(layer, hidden, block, shared)
-    if block.mixer.kind == "none":
-        return ops.add(tape, residual, feed(layer, layer.norm(residual, block.norm, "norm0"), block))
+    hidden = mix(layer, hidden, block, shared)
     hidden = ops.dropout(tape, hidden, p)
     if after:
         hidden = layer.norm(hidden, block.norm, "norm0")

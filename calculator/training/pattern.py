@@ -37,4 +37,4 @@ class Pattern:
 
     @cached_property
     def outline(self) -> Outline:
-        return outline(self.start, [(stage.phase, stage.events) for stage in self.stages], self.waiting)
+        return outline([(stage.phase, stage.events) for stage in self.stages])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from calculator.training.forms import size_bytes
-from calculator.training.outline import Instant, Outline
 from calculator.training.pattern import Pattern
 from calculator.training.template import Stretch, Template
 
@@ -17,18 +16,18 @@ class Events:
     """A stretch with its bytes: ``deltas`` in order, the items that they count under, and the storages of ``template``
     that they belong to."""
 
-    def __init__(self, stretch: Stretch, rows: Sequence[int]) -> None:
-        known = {change: change.at(rows) for change in set(stretch.changes)}
-        self.deltas = tuple(known[change] for change in stretch.changes)
+    def __init__(self, stretch: Stretch, deltas: Sequence[int]) -> None:
+        self.deltas, self._places = deltas, stretch.places
         self.keys, self.storages = stretch.keys, stretch.storages
         self.template: Template | None = stretch.template
 
     def upto(self, count: int) -> dict[str, int]:
         """Sums by item of the first ``count`` events."""
-        found: dict[str, int] = {}
-        for key, delta in zip(self.keys[:count], self.deltas[:count], strict=True):
-            found[key] = found.get(key, 0) + delta
-        return found
+        return {
+            key: sum([self.deltas[place] for place in places[: bisect_left(places, count)]])
+            for key, places in self._places.items()
+            if places[0] < count
+        }
 
     @cached_property
     def net_by_key(self) -> dict[str, int]:
@@ -53,86 +52,158 @@ class Stage(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The highest instant of a phase: bytes, and which it is."""
+    """The highest instant of a phase, the first where several are: bytes, the visit, and whether it is within that or
+    at its beginning."""
 
     bytes: int
-    instant: Instant
+    visit: int
+    within: bool
 
 
-class Amounts(dict[int, int]):
-    """An outline's sums for some rows, by number, each worked out when it is first asked for."""
+class Span(NamedTuple):
+    """Visits of one phase in a row: the bytes over the start by item at its beginning, and the items that rise."""
 
-    def __init__(self, outline: Outline, rows: Sequence[int]) -> None:
-        self.outline = outline
-        self._values = [size_bytes(size, rows) for size in outline.sizes]
+    phase: str
+    begins: dict[str, int]
+    rising: set[str]
+
+
+class Items(NamedTuple):
+    """Bytes over the start by item: at every phase's highest instant, and each item's own highest; and the spans."""
+
+    at_moments: dict[str, dict[str, int]]
+    highest: dict[str, int]
+    spans: list[Span]
+
+
+class Walk:
+    """A pattern's bytes for some rows, which its ranks share: its start, what waits, and the levels over the start."""
+
+    def __init__(self, pattern: Pattern, rows: Sequence[int]) -> None:
+        self._outline = pattern.outline
+        self._sizes = [form.at(rows) for form in self._outline.forms]
+        self._tracks = [_levels(read(self._sizes)) for read in self._outline.tracks]
+        self.start = {key: form.at(rows) for key, form in pattern.start.items()}
+        self.waiting = {key: form.at(rows) for key, form in pattern.waiting.items()}
+
+    @cached_property
+    def events(self) -> tuple[Events, ...]:
+        """By number of the stretch."""
+        return tuple(self._events(stretch, number) for stretch, number in self._outline.stretches.items())
+
+    def _events(self, stretch: Stretch, number: int) -> Events:
+        return Events(stretch, self._outline.tracks[self._outline.whole[number]](self._sizes))
+
+    @cached_property
+    def moments(self) -> dict[str, Moment]:
+        """By phase, in bytes over the start."""
+        level, found, outline = 0, dict[str, Moment](), self._outline
+        whole = [self._tracks[track] for track in outline.whole]
+        for number, (phase, stretch, times) in enumerate(outline.visits):
+            net, top = whole[stretch]
+            if phase not in found:
+                found[phase] = Moment(level, number, within=False)
+            if times == 1 and top and level + top > found[phase].bytes:
+                found[phase] = Moment(level + top, number, within=True)
+            level += times * net
+        return found
 
     @cached_property
     def highest(self) -> int:
-        """The highest of all instants, over the start."""
-        return max(self[instant.total] for instants in self.outline.instants.values() for instant in instants)
+        """The highest instant, in bytes over the start."""
+        return max([moment.bytes for moment in self.moments.values()])
 
-    def __missing__(self, number: int) -> int:
-        found = self[number] = self.outline.sums[number].of(self._values)
+    @cached_property
+    def items(self) -> Items:
+        outline = self._outline
+        stretches, moments = list(outline.stretches), {moment.visit: moment for moment in self.moments.values()}
+        by_key = [[(key, *self._tracks[track]) for key, track in tracks.items()] for tracks in outline.by_key]
+        found, levels = Items({}, {}, []), dict[str, int]()
+        highest, span = found.highest, Span("", {}, set())
+        for number, (phase, stretch, times) in enumerate(outline.visits):
+            if phase != span.phase:
+                span = Span(phase, levels.copy(), set())
+                found.spans.append(span)
+            if number in moments:
+                there = found.at_moments[phase] = levels.copy()
+                if moments[number].within:
+                    events = self._events(stretches[stretch], stretch)
+                    add(there, events.upto(events.top[1]))
+            for key, net, top in by_key[stretch]:
+                if key not in levels:
+                    levels[key] = highest[key] = 0
+                level = levels[key]
+                if times == 1 and top:
+                    if key not in span.rising:
+                        span.rising.add(key)
+                    if level + top > highest[key]:
+                        highest[key] = level + top
+                levels[key] = level + times * net
         return found
+
+
+def _levels(changes: Sequence[int]) -> tuple[int, int]:
+    """What is left in the end, and the highest running sum over the start."""
+    sums = list(accumulate(changes, initial=0))
+    return sums[-1], max(sums)
+
+
+def add(levels: dict[str, int], more: Mapping[str, int]) -> None:
+    """Adds in place."""
+    for key, size in more.items():
+        levels[key] = levels[key] + size if key in levels else size
 
 
 class Program:
     """``start``: bytes by item key that are there before the first stage. ``in_flight``: micro-batches whose
-    activations wait at once; ``amounts``: the sums of the pattern's outline for these rows, which ranks of one pattern
-    share."""
+    activations wait at once; ``walk``: that of the pattern for these rows."""
 
-    def __init__(self, pattern: Pattern, rows: Sequence[int], amounts: Amounts, in_flight: float = 1.0) -> None:
-        self._pattern, self._rows, self._amounts = pattern, rows, amounts
-        self.start = {key: amounts[number] for key, number in amounts.outline.start.items()}
+    def __init__(self, pattern: Pattern, walk: Walk, in_flight: float = 1.0) -> None:
+        self._pattern, self._walk = pattern, walk
+        self.start = walk.start
         if in_flight > 1:
-            for key, number in amounts.outline.waiting.items():
-                if amounts[number] > 0:
-                    self.start[key] = self.start.get(key, 0) + int((in_flight - 1) * amounts[number])
+            self.start = dict(walk.start)
+            add(self.start, {key: int((in_flight - 1) * size) for key, size in walk.waiting.items() if size > 0})
         self.start_bytes = sum(self.start.values())
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        sized = {stage.events: Events(stage.events, self._rows) for stage in self._pattern.stages}
+        numbers, events = self._pattern.outline.stretches, self._walk.events
         return tuple(
-            Stage(stage.phase, stage.name, stage.unit, sized[stage.events], stage.marks)
+            Stage(stage.phase, stage.name, stage.unit, events[numbers[stage.events]], stage.marks)
             for stage in self._pattern.stages
         )
 
     @property
     def peak_bytes(self) -> int:
         """The highest instant of the step."""
-        return self.start_bytes + self._amounts.highest
+        return self.start_bytes + self._walk.highest
 
     @cached_property
     def moments(self) -> dict[str, Moment]:
-        """The highest instant of every phase, the first where several are."""
-        amounts, found = self._amounts, {}
-        for phase, instants in amounts.outline.instants.items():
-            best = max(instants, key=lambda instant: amounts[instant.total])
-            found[phase] = Moment(self.start_bytes + amounts[best.total], best)
-        return found
+        """The highest instant of every phase."""
+        return {
+            phase: moment._replace(bytes=self.start_bytes + moment.bytes)
+            for phase, moment in self._walk.moments.items()
+        }
 
     @cached_property
     def peak_phase(self) -> str:
-        return max(self.moments, key=lambda name: self.moments[name].bytes)
+        return max(self.moments, key=lambda phase: self.moments[phase].bytes)
 
     @cached_property
     def items(self) -> dict[str, dict[str, int]]:
-        """Bytes by item key at every phase's highest instant."""
-        amounts, found = self._amounts, {}
-        for phase, moment in self.moments.items():
-            there = dict(self.start)
-            for key, number in moment.instant.by_key:
-                there[key] = there.get(key, 0) + amounts[number]
-            found[phase] = {key: size for key, size in there.items() if size}
+        """Bytes by item key at every phase's highest instant, the first where several are."""
+        found = {}
+        for phase in self.moments:
+            found[phase] = self._alive(self._walk.items.at_moments[phase])
         return found
 
     @property
     def highest_by_key(self) -> dict[str, int]:
         """Each item's own maximum over the step."""
-        amounts, found = self._amounts, dict(self.start)
-        for key, numbers in amounts.outline.highest.items():
-            highest = max((amounts[number] for number in numbers), default=0)
+        found = dict(self.start)
+        for key, highest in self._walk.items.highest.items():
             if highest > 0:
                 found[key] = found.get(key, 0) + highest
         return found
@@ -140,9 +211,16 @@ class Program:
     @property
     def phases_by_key(self) -> dict[str, tuple[str, ...]]:
         """The phases in which each item is alive."""
-        amounts = self._amounts
         found: dict[str, dict[str, None]] = {}
-        for phase, key, surely, level, rises in amounts.outline.alive:
-            if surely or self.start.get(key, 0) + amounts[level] or any(amounts[rise] > 0 for rise in rises):
-                found.setdefault(key, {})[phase] = None
+        for phase, begins, rising in self._walk.items.spans:
+            for key in rising | self._alive(begins).keys():
+                if key not in found:
+                    found[key] = {}
+                found[key][phase] = None
         return {key: tuple(phases) for key, phases in found.items()}
+
+    def _alive(self, levels: Mapping[str, int]) -> dict[str, int]:
+        """Bytes by item, from those over the start; items of none are left out."""
+        there = dict(self.start)
+        add(there, levels)
+        return {key: size for key, size in there.items() if size}

@@ -18,7 +18,7 @@ from calculator.training.optimizer import StepMemory
 from calculator.training.parallel import Part, degrees, parts_of
 from calculator.training.pattern import Pattern
 from calculator.training.plan import TrainingPlan
-from calculator.training.program import Amounts, Program
+from calculator.training.program import Program, Walk
 from calculator.training.recipe import BYTES, Recipe, adapted, resolve
 from calculator.training.settings import head_form, numerics, outputs_fp32, regime, row_counts
 from calculator.training.sharding import FSDP, ZERO_BUCKET, Division, data_parallel, division, edits_of
@@ -140,8 +140,8 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
         lambda: rank_steps(shape, plan, gpu, tensors_only=tensors_only),
     )
     rows = row_counts(shape, plan)
-    amounts = {pattern: Amounts(pattern.outline, rows) for pattern in {one.pattern: None for one in ranks}}
-    programs = [Program(one.pattern, rows, amounts[one.pattern], one.part.in_flight) for one in ranks]
+    walks = {pattern: Walk(pattern, rows) for pattern in {one.pattern: None for one in ranks}}
+    programs = [Program(one.pattern, walks[one.pattern], one.part.in_flight) for one in ranks]
     wanted = [both for both in zip(ranks, programs, strict=True) if not rank or both[0].part.name == rank]
     made, program = max(wanted, key=lambda both: both[1].peak_bytes)
     peaks = {one.part.name: its.peak_bytes for one, its in zip(ranks, programs, strict=True)}

@@ -6,12 +6,11 @@ whose sizes are forms: rows of a width, counted once a plan's micro-batch and le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import accumulate
 
-from calculator.training.forms import BLOCK, NOTHING, Basis, Form, Size, rounded
+from calculator.training.forms import BLOCK, Form, Size, rounded
 from calculator.training.tape import BACKWARD, FORWARD, ITEM_BYTES, RECOMPUTE, Node, Tape, Tensor
 
 Event = tuple[int, int]
@@ -51,17 +50,16 @@ class Template:
     @cached_property
     def sizes(self) -> tuple[Form, ...]:
         """Bytes of every storage."""
-        known = {pair: Form.allocation(*pair) for pair in {(rows, width) for rows, width, _ in self.storages}}
-        return tuple(known[rows, width] for rows, width, _ in self.storages)
+        return tuple(Form.allocation(rows, width) for rows, width, _ in self.storages)
 
     def part(self, place: str, first: int = 0, last: int | None = None) -> Stretch:
         """The events of one place, from ``first`` to before ``last``."""
         found = self._parts.get((place, first, last))
         if found is None:
-            events, negative = self.events[place][first:last], {size: -size for size in set(self.sizes)}
+            events = self.events[place][first:last]
             found = self._parts[place, first, last] = Stretch(
                 keys=tuple(self.storages[i][2] for i, _ in events),
-                changes=tuple(self.sizes[i] if sign > 0 else negative[self.sizes[i]] for i, sign in events),
+                changes=tuple(self.sizes[i] if sign > 0 else -self.sizes[i] for i, sign in events),
                 storages=tuple(i for i, _ in events),
                 template=self,
             )
@@ -93,50 +91,27 @@ class Stretch:
     storages: tuple[int, ...] = ()
     template: Template | None = None
 
-    def _sums(self, counts: Sequence[int]) -> Iterator[dict[str, Form]]:
-        """Sums by item of the first so many changes, for each of ``counts``, which rise."""
-        terms: dict[str, dict[Size, int]] = {}
-        before = 0
-        for count in counts:
-            for key, change in zip(self.keys[before:count], self.changes[before:count], strict=True):
-                own = terms.setdefault(key, {})
-                for size, times in change.terms.items():
-                    own[size] = own.get(size, 0) + times
-            before = count
-            yield {key: Form(own) for key, own in terms.items()}
+    @cached_property
+    def places(self) -> dict[str, list[int]]:
+        """By item, which changes are its own."""
+        found: dict[str, list[int]] = {}
+        for place, key in enumerate(self.keys):
+            found.setdefault(key, []).append(place)
+        return found
+
+    @cached_property
+    def changes_by_key(self) -> dict[str, tuple[Form, ...]]:
+        return {key: tuple(self.changes[place] for place in places) for key, places in self.places.items()}
 
     @cached_property
     def net_by_key(self) -> dict[str, Form]:
         """Bytes by item that are left in the end."""
-        return next(self._sums([len(self.changes)]))
-
-    @cached_property
-    def tops(self) -> tuple[dict[str, Form], ...]:
-        """Bytes by item over the start at the instants that may be the highest for some rows, in order."""
-        return tuple(self._sums(_highest(self.changes)))
-
-    @cached_property
-    def tops_by_key(self) -> dict[str, tuple[Form, ...]]:
-        """The same for every item by itself."""
-        found = {}
-        for key in self.net_by_key:
-            own = [change for change, its in zip(self.changes, self.keys, strict=True) if its == key]
-            found[key] = tuple(sum(own[:count], NOTHING) for count in _highest(own))
-        return found
-
-
-def _highest(changes: Sequence[Form]) -> list[int]:
-    """After how many changes the running sum may be at its highest, where that is over the start. An instant before a
-    rise is lower than the one after it, and one after a fall than the one before it."""
-    counts = [0]
-    counts += [
-        i + 1
-        for i, change in enumerate(changes)
-        if change and not change.shrinks and not (i + 1 < len(changes) and changes[i + 1].grows)
-    ]
-    basis = Basis(set(changes))
-    levels = list(accumulate(map(basis.vector, changes), basis.plus, initial=basis.vector(NOTHING)))
-    return [counts[i] for i in basis.may_be_first([levels[count] for count in counts]) if counts[i]]
+        terms: dict[str, dict[Size, int]] = {}
+        for key, change in zip(self.keys, self.changes, strict=True):
+            own = terms.setdefault(key, {})
+            for size, times in change.terms.items():
+                own[size] = own.get(size, 0) + times
+        return {key: Form(own) for key, own in terms.items()}
 
 
 @lru_cache(4096)

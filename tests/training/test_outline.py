@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from calculator import hardware, model, presets
 from calculator.training import bill
 from calculator.training.compiled import compiled
-from calculator.training.forms import Basis, Form
+from calculator.training.outline import groups
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program
 from calculator.training.recent import Recent
 from calculator.training.step import step
-from calculator.training.tape import ONE, ROW_KINDS, SHIFTED, TOKENS
 from tests.training.shapes import A100, plan, shape
 from tests.training.test_laws import names, plans
 
@@ -104,31 +103,19 @@ def test_a_kept_step_gives_the_bill_of_a_fresh_one(
     assert bill(kept, wanted, A100) == bill(kept.model_copy(), wanted, A100)
 
 
-forms = st.dictionaries(
-    st.tuples(st.sampled_from([ONE, TOKENS, SHIFTED]), st.sampled_from([1, 2, 8, 500, 512, 520, 1024])),
-    st.integers(-3, 3),
-    max_size=5,
-).map(Form)
-row_counts = st.lists(st.integers(1, 3000), min_size=ROW_KINDS, max_size=ROW_KINDS)
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 3), max_size=6), st.integers(1, 9), st.lists(st.integers(0, 3), max_size=20))
+def test_folded_places_are_all_places_in_order(unit: list[int], times: int, others: list[int]) -> None:
+    row = [*others, *unit * times, *reversed(others)]
+    folded = list(groups(row, ["forward", "forward", "loss", "backward"]))
+    assert [place for group, repetitions in folded for place in list(group) * repetitions] == row
 
 
-@settings(deadline=None, max_examples=300)
-@given(st.lists(forms, min_size=1, max_size=8), row_counts, st.booleans())
-def test_what_is_left_out_is_never_the_first_highest(amounts: list[Form], rows: list[int], short: bool) -> None:
-    if short:
-        rows[SHIFTED] = 0
-    basis = Basis(amounts)
-    kept = basis.may_be_first([basis.vector(form) for form in amounts])
-    bytes_ = [form.at(rows) for form in amounts]
-    assert bytes_.index(max(bytes_)) in kept
-
-
-def test_a_block_is_counted_whole() -> None:
-    """Two narrow tensors take two blocks, one of twice the width only one."""
-    two, one = Form({(TOKENS, 8): 2}), Form({(TOKENS, 16): 1})
-    assert [(two.at([rows] * ROW_KINDS), one.at([rows] * ROW_KINDS)) for rows in (1, 64)] == [(1024, 512), (1024, 1024)]
-    basis = Basis([two, one])
-    assert basis.may_be_first([basis.vector(one), basis.vector(two)]) == [0, 1]
+def test_layers_are_visited_first_and_last() -> None:
+    """Forty layers of six in turn, the last four left over."""
+    row = [0, *[1, 1, 1, 1, 1, 2] * 6, 1, 1, 1, 1, 3]
+    folded = list(groups(row, ["forward"] * 4))
+    assert folded == [([0], 1), ([1, 1, 1, 1, 1, 2], 6), ([1], 4), ([3], 1)]
 
 
 def test_only_the_last_answers_are_kept() -> None:
