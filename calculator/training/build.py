@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from calculator.model.shape import ModelShape
 from calculator.training.forms import NOTHING, Form
 from calculator.training.micro import MicroStep, whole_step
@@ -57,10 +59,10 @@ def build_pattern(
 def waiting(forward: list[Stage]) -> dict[str, Form]:
     """What one forward leaves, by item: so much does every other micro-batch in flight keep."""
     kept: dict[str, Form] = {}
-    for stage in forward:
-        for key, net in stage.events.net_by_key.items():
+    for stretch, count in Counter(stage.events for stage in forward).items():
+        for key, net in stretch.net_by_key.items():
             if key in WAITING:
-                kept[key] = kept.get(key, NOTHING) + net
+                kept[key] = kept.get(key, NOTHING) + count * net
     return kept
 
 
@@ -69,7 +71,8 @@ WAITING = ("activations", "checkpoints", "logits_loss", "casts")
 
 def gradients_of(stages: list[Stage]) -> Form:
     """What a step's stages leave of gradients."""
-    return sum((stage.events.net_by_key.get("gradients", NOTHING) for stage in stages), NOTHING)
+    counts = Counter(stage.events for stage in stages)
+    return sum((count * stretch.net_by_key.get("gradients", NOTHING) for stretch, count in counts.items()), NOTHING)
 
 
 def optimizer_stages(plan: TrainingPlan, memory: StepMemory, gradients: Form) -> list[Stage]:

@@ -75,10 +75,15 @@ def step_memory(tensors: Sequence[Dims], plan: TrainingPlan, recipe: Recipe, tab
     if plan.optimizer == "none" or not sizes:
         return StepMemory(0, 0)
     held = _held(tensors, sizes, plan, recipe, tables)
-    master = sum(rounded(4 * n) for n in sizes) if recipe.master else 0
-    gradients = sum(rounded(int(BYTES[recipe.gradient] * n)) for n in sizes)
-    wide = sum(rounded(4 * n) for n in sizes) if recipe.master and recipe.gradient != "fp32" else 0
-    return StepMemory(held.states + master, held.temporary, held.host, master, gradients, wide)
+    copies = _copies(sizes, 4) if recipe.master else 0
+    wide = copies if recipe.gradient != "fp32" else 0
+    gradients = _copies(sizes, BYTES[recipe.gradient])
+    return StepMemory(held.states + copies, held.temporary, held.host, copies, gradients, wide)
+
+
+def _copies(sizes: Sequence[int], item: float) -> int:
+    """Bytes of one tensor of each size, of so many bytes an element."""
+    return sum(count * rounded(int(item * n)) for n, count in Counter(sizes).items())
 
 
 def _held(tensors: Sequence[Dims], sizes: Sequence[int], plan: TrainingPlan, recipe: Recipe, tables: Tables) -> _Held:
@@ -101,14 +106,14 @@ def _held(tensors: Sequence[Dims], sizes: Sequence[int], plan: TrainingPlan, rec
             return _muon(tensors, item, working, tables)
         case name:
             moments = {"sgd": 0, "sgd_momentum": 1, "lion": 1}.get(name, 2)
-            states = moments * sum(rounded(int(item * n)) for n in sizes)
+            states = moments * _copies(sizes, item)
             return _Held(states + (512 * len(sizes) if name == "adamw_fused" else 0), _temporary(name, sizes, working))
 
 
 def _temporary(name: str, sizes: Sequence[int], item: float) -> int:
     """AdamW's roots of the second moments: all at once, or one tensor's with the quotient."""
     if name in ("adamw_foreach", "schedule_free"):
-        return sum(rounded(int(item * n)) for n in sizes)
+        return _copies(sizes, item)
     return 2 * max(rounded(int(item * n)) for n in sizes) if name == "adamw_loop" else 0
 
 
@@ -116,16 +121,15 @@ def _eight_bit(tensors: Sequence[Dims], *, paged: bool, wide: Sequence[Dims]) ->
     """``wide``: transformers' Trainer registers fp32 states for every nn.Embedding."""
     on_card = host = 0
     embeddings = Counter(wide)
-    for t in tensors:
+    for t, count in Counter(tensors).items():
         n = prod(t)
-        pages = paged and n >= PAGED_FROM
-        if n < SMALL_TENSOR or embeddings[t]:
-            embeddings[t] -= 1
-            states, statistics = 2 * rounded(4 * n), 0
+        full = count if n < SMALL_TENSOR else min(count, embeddings[t])
+        states = full * 2 * rounded(4 * n) + (count - full) * 2 * rounded(n)
+        on_card += (count - full) * 2 * rounded(4 * -(-n // 256))
+        if paged and n >= PAGED_FROM:
+            host += states
         else:
-            states, statistics = 2 * rounded(n), 2 * rounded(4 * -(-n // 256))
-        host += states if pages else 0
-        on_card += statistics + (0 if pages else states)
+            on_card += states
     return _Held(on_card + 2 * 1024, 0, host)
 
 

@@ -56,20 +56,22 @@ def _statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, pa
         else recipe
     )
     apart = n.degrees.expert > 1
-    sizes = {id(group): bytes_of(group, plan, held) for group in groups}
-    experts = {id(g): tuple(w for w in g if w.expert) for g in groups} if apart else {}
-    expert_bytes = sum(bytes_of(experts[id(g)], plan, held) for g in groups) if apart else 0
+    distinct = {id(group): group for group in groups}  # equal layers are one group
+    sizes = {ident: bytes_of(group, plan, held) for ident, group in distinct.items()}
+    experts = {ident: tuple(w for w in group if w.expert) for ident, group in distinct.items()} if apart else {}
+    expert_sizes = {ident: bytes_of(group, plan, held) for ident, group in experts.items()}
+    expert_bytes = sum(expert_sizes[id(g)] for g in groups) if apart else 0
     expert_dims = tuple(w.dims for g in groups for w in experts[id(g)]) if apart and not adapted(plan) else ()
     statistics = {i: statistics_of(units.blocks[i], plan) for i in set(order)}
     item = BYTES[recipe.adapter]
-    elements = sum(prod(dims) for dims in trained)
+    elements = sum(prod(dims) * count for dims, count in Counter(trained).items())
     copies, as_copied = copied_tensors(book, plan, n, part), copied(recipe, plan)
     dense = _less(trained, expert_dims)[: len(trained) - len(expert_dims) - len(copies)]
     tables = tables_of(book, n)
     return Statics(
         trained=trained,
         trained_elements=elements,
-        largest=max((prod(dims) for dims in trained), default=0),
+        largest=max((prod(dims) for dims in set(trained)), default=0),
         memory=together(step_memory(dense, plan, recipe, tables), step_memory(copies, plan, as_copied, tables), plan),
         expert_memory=step_memory(expert_dims, plan, recipe, tables),
         parameters=sum(sizes[id(g)] for g in groups) - expert_bytes + book.buffers_bytes,
@@ -77,9 +79,9 @@ def _statics(book: Compiled, plan: TrainingPlan, recipe: Recipe, n: Numerics, pa
         expert_elements=sum(prod(dims) for dims in expert_dims),
         whole=sum(statistics[i] for i in order),
         adapter_parameters=sum(
-            rounded(int(prod(dims) * each))
+            count * rounded(int(prod(dims) * each))
             for some, each in ((dense, item), (copies, BYTES[as_copied.adapter]))
-            for dims in some
+            for dims, count in Counter(some).items()
         )
         if adapted(plan)
         else 0,
