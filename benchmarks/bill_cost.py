@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/bill_cost.py
 
-Prints, for some plans, the processor time of the first bill of a model, of one whose model has been seen before with
-other settings (``changed``), of one that differs only in its length (``again``, a new length every time), and of the
-replay, with the replay's events per second. The last column says how many bills a replay costs: the ratio does not
-depend on the machine.
+Prints, for training plans, the processor time of the first bill of a model, of one whose model has been seen before
+with other settings (``changed``), of one that differs only in its length (``again``, a new length every time), and of
+the replay, with the replay's events per second. The last column says how many bills a replay costs: the ratio does not
+depend on the machine. Then, for some serving plans, the first bill and one of another ``max_model_len``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from calculator import hardware, model, presets
+from calculator import hardware, model, presets, serving
+from calculator.serving.plan import ServingPlan
 from calculator.training import bill
 from calculator.training.allocator import replay
 from calculator.training.parts import parts
@@ -49,6 +50,15 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+SERVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "vLLM, llama-3.1-8b": ("llama-3.1-8b", {}),
+    "vLLM, deepseek-v3, tp 8": ("deepseek-v3", {"n_gpus": 8, "tp": 8, "gpu": "h200-141gb-sxm"}),
+    "vLLM, qwen3-next-80b, tp 4": ("qwen3-next-80b", {"n_gpus": 4, "tp": 4}),
+    "llama.cpp, llama-3.1-8b Q4_K_M": ("llama-3.1-8b", {"engine": "llama_cpp", "weights": "Q4_K_M", "concurrency": 1}),
+    "SGLang, llama-3.1-8b": ("llama-3.1-8b", {"engine": "sglang"}),
+}
+
+
 def seconds(work: Callable[[], object], times: int = 1) -> float:
     """Processor time of one call, the best of three rounds."""
     rounds = []
@@ -78,6 +88,18 @@ def main() -> None:
         alone = seconds(lambda: replay(events))  # noqa: B023 - used at once
         print(f"{name:32s}", *(f"{1e3 * each:6.2f} ms" for each in (first, other, again, alone)), end=" ")
         print(f"{len(events) / alone:8.0f} {alone / again:12.0f}")
+
+    print(f"\n{'serving':32s}", *(f"{column:>9s}" for column in ("first", "again")))
+    for name, (key, fields) in SERVED.items():
+        shape = model.read(presets.preset(key).config())
+        served = ServingPlan(**fields, max_model_len=8192)
+        gpu = hardware.resolve(served.gpu)
+        start = time.process_time()
+        serving.bill(shape, served, gpu)
+        first = time.process_time() - start
+        plans = (served.model_copy(update={"max_model_len": 8192 + 16 * number}) for number in range(1, 1_000))
+        again = seconds(lambda: serving.bill(shape, next(plans), gpu), times=50)  # noqa: B023 - used at once
+        print(f"{name:32s}", *(f"{1e3 * each:6.2f} ms" for each in (first, again)))
 
 
 def changed(plan: TrainingPlan, number: int) -> TrainingPlan:

@@ -30,15 +30,16 @@ class Visit(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Outline:
     """``stretches``: each once, with its number. ``forms``: those of all changes; ``tracks`` read the bytes of the
-    changes of one sequence from the bytes of the forms. ``whole`` and ``by_key``: by stretch, the numbers of the tracks
-    of all its changes and of those of each item."""
+    changes of one sequence from the bytes of the forms. ``keys``: the items that change, as they first do. ``whole``
+    and ``by_key``: by stretch, the track of all its changes, and numbers of an item and the track of its changes."""
 
     stretches: Mapping[Stretch, int]
     visits: Sequence[Visit]
     forms: Sequence[Form]
     tracks: Sequence[Picker]
+    keys: Sequence[str]
     whole: Sequence[int]
-    by_key: Sequence[Mapping[str, int]]
+    by_key: Sequence[Sequence[tuple[int, int]]]
 
 
 def outline(places: Sequence[Place]) -> Outline:
@@ -51,11 +52,14 @@ def outline(places: Sequence[Place]) -> Outline:
         return tracks.setdefault(tuple(map(id, changes)), len(tracks))
 
     whole = [track(stretch.changes) for stretch in stretches]
-    by_key = [{key: track(own) for key, own in stretch.changes_by_key.items()} for stretch in stretches]
+    keys = {key: n for n, key in enumerate(dict.fromkeys(key for stretch in stretches for key in stretch.places))}
+    by_key = [[(keys[key], track(own)) for key, own in stretch.changes_by_key.items()] for stretch in stretches]
     forms = {id(form): form for stretch in stretches for form in stretch.changes}
     numbers = {ident: number for number, ident in enumerate(forms)}
     reads = [picker([numbers[ident] for ident in idents]) for idents in tracks]
-    return Outline(stretches, tuple(visits(places, stretches)), tuple(forms.values()), reads, whole, by_key)
+    return Outline(
+        stretches, tuple(visits(places, stretches)), tuple(forms.values()), reads, tuple(keys), whole, by_key
+    )
 
 
 def visits(places: Sequence[Place], numbers: Mapping[Stretch, int]) -> Iterator[Visit]:

@@ -61,11 +61,12 @@ class Moment(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Visits of one phase in a row: the bytes over the start by item at its beginning, and the items that rise."""
+    """Visits of one phase in a row: the bytes over the start by item at its beginning, and which items rise, by
+    number."""
 
     phase: str
     begins: dict[str, int]
-    rising: set[str]
+    rising: set[int]
 
 
 class Items(NamedTuple):
@@ -116,30 +117,32 @@ class Walk:
     @cached_property
     def items(self) -> Items:
         outline = self._outline
-        stretches, moments = list(outline.stretches), {moment.visit: moment for moment in self.moments.values()}
-        by_key = [[(key, *self._tracks[track]) for key, track in tracks.items()] for tracks in outline.by_key]
-        found, levels = Items({}, {}, []), dict[str, int]()
-        highest, span = found.highest, Span("", {}, set())
+        keys, stretches = outline.keys, list(outline.stretches)
+        moments = {moment.visit: moment for moment in self.moments.values()}
+        by_key = [[(key, *self._tracks[track]) for key, track in tracks] for tracks in outline.by_key]
+        levels, highest, rising = [0] * len(keys), [0] * len(keys), set[int]()
+        at_moments, spans, now = dict[str, dict[str, int]](), list[Span](), ""
         for number, (phase, stretch, times) in enumerate(outline.visits):
-            if phase != span.phase:
-                span = Span(phase, levels.copy(), set())
-                found.spans.append(span)
+            if phase != now:
+                now, rising = phase, set()
+                spans.append(Span(phase, dict(zip(keys, levels, strict=True)), rising))
             if number in moments:
-                there = found.at_moments[phase] = levels.copy()
+                there = at_moments[phase] = dict(zip(keys, levels, strict=True))
                 if moments[number].within:
                     events = self._events(stretches[stretch], stretch)
                     add(there, events.upto(events.top[1]))
+            if times > 1:
+                for key, net, _ in by_key[stretch]:
+                    levels[key] += times * net
+                continue
             for key, net, top in by_key[stretch]:
-                if key not in levels:
-                    levels[key] = highest[key] = 0
-                level = levels[key]
-                if times == 1 and top:
-                    if key not in span.rising:
-                        span.rising.add(key)
-                    if level + top > highest[key]:
-                        highest[key] = level + top
-                levels[key] = level + times * net
-        return found
+                if top:
+                    if key not in rising:
+                        rising.add(key)
+                    if levels[key] + top > highest[key]:
+                        highest[key] = levels[key] + top
+                levels[key] += net
+        return Items(at_moments, dict(zip(keys, highest, strict=True)), spans)
 
 
 def _levels(changes: Sequence[int]) -> tuple[int, int]:
@@ -212,8 +215,9 @@ class Program:
     def phases_by_key(self) -> dict[str, tuple[str, ...]]:
         """The phases in which each item is alive."""
         found: dict[str, dict[str, None]] = {}
+        keys = self._pattern.outline.keys
         for phase, begins, rising in self._walk.items.spans:
-            for key in rising | self._alive(begins).keys():
+            for key in (*self._alive(begins), *[keys[number] for number in rising]):
                 if key not in found:
                     found[key] = {}
                 found[key][phase] = None

@@ -6,6 +6,7 @@ whose sizes are forms: rows of a width, counted once a plan's micro-batch and le
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -50,17 +51,21 @@ class Template:
     @cached_property
     def sizes(self) -> tuple[Form, ...]:
         """Bytes of every storage."""
-        return tuple(Form.allocation(rows, width) for rows, width, _ in self.storages)
+        return tuple([Form.allocation(rows, width) for rows, width, _ in self.storages])
+
+    @cached_property
+    def _released(self) -> tuple[Form, ...]:
+        return tuple([-size for size in self.sizes])
 
     def part(self, place: str, first: int = 0, last: int | None = None) -> Stretch:
         """The events of one place, from ``first`` to before ``last``."""
         found = self._parts.get((place, first, last))
         if found is None:
-            events = self.events[place][first:last]
+            events, made, released = self.events[place][first:last], self.sizes, self._released
             found = self._parts[place, first, last] = Stretch(
-                keys=tuple(self.storages[i][2] for i, _ in events),
-                changes=tuple(self.sizes[i] if sign > 0 else -self.sizes[i] for i, sign in events),
-                storages=tuple(i for i, _ in events),
+                keys=tuple([self.storages[i][2] for i, _ in events]),
+                changes=tuple([made[i] if sign > 0 else released[i] for i, sign in events]),
+                storages=tuple([i for i, _ in events]),
                 template=self,
             )
         return found
@@ -106,12 +111,14 @@ class Stretch:
     @cached_property
     def net_by_key(self) -> dict[str, Form]:
         """Bytes by item that are left in the end."""
-        terms: dict[str, dict[Size, int]] = {}
-        for key, change in zip(self.keys, self.changes, strict=True):
-            own = terms.setdefault(key, {})
-            for size, times in change.terms.items():
-                own[size] = own.get(size, 0) + times
-        return {key: Form(own) for key, own in terms.items()}
+        found = {}
+        for key, own in self.changes_by_key.items():
+            forms, terms = {id(form): form for form in own}, dict[Size, int]()
+            for ident, times in Counter(map(id, own)).items():
+                for size, count in forms[ident].terms.items():
+                    terms[size] = terms.get(size, 0) + times * count
+            found[key] = Form(terms)
+        return found
 
 
 @lru_cache(4096)

@@ -1,5 +1,6 @@
 """Laws that hold whatever the numbers are."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 
 from calculator.bill import Bill
 from calculator.errors import PlanError
+from calculator.model import read
+from calculator.presets import preset
 from calculator.training import bill, check, timeline
 from calculator.training.holdings import units
 from calculator.training.parallel import Degrees, parts_of
@@ -65,6 +68,19 @@ def test_every_tensor_that_a_step_makes_leaves_again(name: str, changes: dict[st
             left[key] = left.get(key, 0) + net
     grown = {key: size - program.start.get(key, 0) for key, size in left.items() if size != program.start.get(key, 0)}
     assert all(abs(size) <= 16 * 512 for size in grown.values()), grown
+
+
+@pytest.mark.parametrize("key", ["nemotron-3-nano-30b", "granite-4.0-h-small", "qwen3-next-80b"])
+def test_no_temporary_outlives_its_layer(key: str) -> None:
+    """Nor does one wait for Python's garbage collector, which would make a recording a matter of chance."""
+    gc.disable()
+    try:
+        program = step(read(preset(key).config()), plan(checkpointing="none", seq_len=777), A100).program
+    finally:
+        gc.enable()
+    for stage in program.stages:
+        if (stage.phase, stage.name) == ("forward", "layer"):
+            assert not stage.events.net_by_key.get("live_layer"), stage.unit
 
 
 @settings(deadline=None, max_examples=30)
