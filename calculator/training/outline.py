@@ -45,18 +45,18 @@ class Outline:
 def outline(places: Sequence[Place]) -> Outline:
     """The outline of a step that goes through ``places`` in order."""
     stretches = {stretch: number for number, stretch in enumerate(dict.fromkeys(stretch for _, stretch in places))}
-    tracks: dict[tuple[int, ...], int] = {}
-
-    def track(changes: Sequence[Form]) -> int:
-        # By identity, which takes no time: a form that is there twice is only worked out twice.
-        return tracks.setdefault(tuple(map(id, changes)), len(tracks))
-
-    whole = [track(stretch.changes) for stretch in stretches]
     keys = {key: n for n, key in enumerate(dict.fromkeys(key for stretch in stretches for key in stretch.places))}
-    by_key = [[(keys[key], track(own)) for key, own in stretch.changes_by_key.items()] for stretch in stretches]
-    forms = {id(form): form for stretch in stretches for form in stretch.changes}
+    tracks: dict[tuple[int, ...], int] = {}
+    whole = [tracks.setdefault(stretch.idents, len(tracks)) for stretch in stretches]
+    by_key = [
+        [(keys[key], tracks.setdefault(own, len(tracks))) for key, own in stretch.idents_by_key.items()]
+        for stretch in stretches
+    ]
+    forms: dict[int, Form] = {}
+    for stretch in stretches:
+        forms |= stretch.forms
     numbers = {ident: number for number, ident in enumerate(forms)}
-    reads = [picker([numbers[ident] for ident in idents]) for idents in tracks]
+    reads = [picker(list(map(numbers.__getitem__, idents))) for idents in tracks]
     return Outline(
         stretches, tuple(visits(places, stretches)), tuple(forms.values()), reads, tuple(keys), whole, by_key
     )

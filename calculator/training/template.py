@@ -105,17 +105,28 @@ class Stretch:
         return found
 
     @cached_property
-    def changes_by_key(self) -> dict[str, tuple[Form, ...]]:
-        return {key: tuple(self.changes[place] for place in places) for key, places in self.places.items()}
+    def idents(self) -> tuple[int, ...]:
+        """The changes by identity, which takes no time to compare: a form that is there twice counts as two."""
+        return tuple(map(id, self.changes))
+
+    @cached_property
+    def forms(self) -> dict[int, Form]:
+        """Each change once, by identity."""
+        return dict(zip(self.idents, self.changes, strict=True))
+
+    @cached_property
+    def idents_by_key(self) -> dict[str, tuple[int, ...]]:
+        """By item, its own changes in order."""
+        return {key: tuple([self.idents[place] for place in places]) for key, places in self.places.items()}
 
     @cached_property
     def net_by_key(self) -> dict[str, Form]:
         """Bytes by item that are left in the end."""
         found = {}
-        for key, own in self.changes_by_key.items():
-            forms, terms = {id(form): form for form in own}, dict[Size, int]()
-            for ident, times in Counter(map(id, own)).items():
-                for size, count in forms[ident].terms.items():
+        for key, own in self.idents_by_key.items():
+            terms: dict[Size, int] = {}
+            for ident, times in Counter(own).items():
+                for size, count in self.forms[ident].terms.items():
                     terms[size] = terms.get(size, 0) + times * count
             found[key] = Form(terms)
         return found
