@@ -45,6 +45,9 @@ class Range(Frozen):
     def __add__(self, other: Range) -> Range:
         return Range(value=self.value + other.value, low=self.low + other.low, high=self.high + other.high)
 
+    def __mul__(self, times: int) -> Range:
+        return Range(value=self.value * times, low=self.low * times, high=self.high * times)
+
 
 class Item(Frozen):
     """One line of the bill, in bytes on the worst-loaded GPU.
@@ -80,6 +83,60 @@ class TimePoint(Frozen):
     phase: str
     label: Text
     items: dict[str, int]
+
+
+Residence = Literal["pinned", "pageable", "managed"]
+"""How host memory is held: ``pinned`` cannot be swapped out, ``managed`` moves between card and host page by page."""
+
+
+class HostItem(Frozen):
+    """One thing in host memory, in bytes: of the ``process`` that holds most of it, and of all processes of a ``node``.
+    ``phase``: while the model loads, or from then on."""
+
+    key: str
+    process: Range
+    node: Range
+    residence: Residence
+    phase: Literal["load", "train"]
+    formula: Text
+    basis: Basis
+    source: Source
+
+    @property
+    def bytes(self) -> int:
+        return self.process.value
+
+
+class HostBill(Frozen):
+    """Host memory of one process and of a node of ``processes``, at the fuller of the two phases, ``peak_phase``.
+
+    What the interpreter, libraries and data loaders take is not in it, nor files that the system keeps in its cache.
+    """
+
+    items: tuple[HostItem, ...]
+    processes: int
+    process: Range
+    node: Range
+    peak_phase: Literal["load", "train"]
+
+    @staticmethod
+    def of(items: tuple[HostItem, ...], processes: int) -> HostBill:
+        nothing = Range.exact(0)
+        totals = {
+            phase: (
+                sum((i.process for i in items if i.phase == phase), nothing),
+                sum((i.node for i in items if i.phase == phase), nothing),
+            )
+            for phase in ("load", "train")
+        }
+        peak: Literal["load", "train"] = "load" if totals["load"][1].value > totals["train"][1].value else "train"
+        process, node = totals[peak]
+        return HostBill(items=items, processes=processes, process=process, node=node, peak_phase=peak)
+
+    def notable(self, capacity_bytes: int) -> bool:
+        """Whether it asks for more than loading a model onto cards of that capacity always does: something stays on
+        the host, or loading may take more than the node's cards hold."""
+        return any(i.phase == "train" for i in self.items) or self.node.high > self.processes * capacity_bytes
 
 
 class ServingFigures(Frozen):
@@ -146,6 +203,7 @@ class Bill(Frozen):
     rank_spread: dict[str, int] = {}
     assumptions: tuple[Text, ...] = ()
     serving: ServingFigures | None = None
+    host: HostBill | None = None
 
     @model_validator(mode="after")
     def _adds_up(self) -> Bill:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from calculator.bill import Bill, Item, Range
+from calculator.bill import Bill, HostBill, HostItem, Item, Range
 from calculator.errors import CalculatorError, UnknownFamilyError
 from calculator.hardware import Gpu
 from calculator.lookup import LoadedModel
@@ -59,6 +59,7 @@ def bill_json(
             "phases": [phase.model_dump(mode="json") for phase in bill.phases],
             "assumptions": [say(m) for m in once((*model.assumptions, *assumptions, *bill.assumptions))],
             "serving": serving,
+            "host": None if bill.host is None else _host(bill.host, language, unit),
         }
     )
     return out
@@ -135,10 +136,42 @@ def once(texts: Iterable[Text]) -> tuple[Text, ...]:
     return tuple(kept)
 
 
-def _item(item: Item, language: str, unit: Unit) -> dict[str, Any]:
+def _host(host: HostBill, language: str, unit: Unit) -> dict[str, Any]:
+    """Host memory in bytes: of the fullest process, and of a node's ``processes`` together."""
+    return {
+        "processes": host.processes,
+        "peak_phase": host.peak_phase,
+        "process_bytes": _range(host.process),
+        "node_bytes": _range(host.node),
+        "items": [
+            {
+                "key": item.key,
+                "process_bytes": _range(item.process),
+                "node_bytes": _range(item.node),
+                "residence": item.residence,
+                "phase": item.phase,
+                **_origin(item, language, unit),
+            }
+            for item in host.items
+        ],
+    }
+
+
+def _origin(item: Item | HostItem, language: str, unit: Unit) -> dict[str, Any]:
+    """How an item's bytes come about and how well that is known."""
+
     def plain(value: Value | Text) -> Value:
         return render(value, language, unit) if isinstance(value, Text) else value
 
+    return {
+        "formula": render(item.formula, language, unit),
+        "formula_values": {name: plain(value) for name, value in item.formula.values.items()},
+        "basis": item.basis,
+        "source": item.source.model_dump(mode="json"),
+    }
+
+
+def _item(item: Item, language: str, unit: Unit) -> dict[str, Any]:
     return {
         "key": item.key,
         "bytes": item.bytes,
@@ -147,11 +180,8 @@ def _item(item: Item, language: str, unit: Unit) -> dict[str, Any]:
         "high": item.high,
         "layer": item.layer,
         "phases": list(item.phases),
-        "formula": render(item.formula, language, unit),
-        "formula_values": {name: plain(value) for name, value in item.formula.values.items()},
         "divided_by": item.divided_by,
-        "basis": item.basis,
-        "source": item.source.model_dump(mode="json"),
+        **_origin(item, language, unit),
     }
 
 

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text as Styled
 
-from calculator.bill import Bill, Range
+from calculator.bill import Bill, HostBill, Range
 from calculator.cli.commands import Result
 from calculator.errors import CalculatorError, UnknownFamilyError
 from calculator.jsonout import once
@@ -72,6 +72,7 @@ class Printer:
             self.totals(bill),
             *([self.phases(bill)] if len(bill.phases) > 1 else []),
             *([self.capacity(bill)] if bill.serving is not None else []),
+            *([self.host(bill.host)] if bill.host is not None and bill.host.notable(bill.capacity_bytes) else []),
         )
         self.assumptions((*result.model.assumptions, *result.assumptions, *bill.assumptions))
 
@@ -156,6 +157,22 @@ class Printer:
             table.add_row(
                 f"{self.name(f'phase.{phase.name}')}{mark}", self.size(phase.allocated_bytes), parts, style=style
             )
+        return table
+
+    def host(self, host: HostBill) -> Table:
+        """Host memory by item, and what a process and a node need of it."""
+        columns = (*(self.say(f"host.column.{c}") for c in ("item", "process", "node", "held", "when")),)
+        table = self.table(*columns, self.say("cli.column.how"), right=(1, 2), lines=True)
+        for item in host.items:
+            amounts = (self.size(item.process.value), self.size(item.node.value))
+            held, when = self.say(f"host.residence.{item.residence}"), self.say(f"host.phase.{item.phase}")
+            basis = self.say(f"cli.basis.{item.basis}")
+            table.add_row(self.name(f"host.{item.key}"), *amounts, held, when, f"{self.text(item.formula)} ({basis})")
+        for name, total in (("process", host.process), ("node", host.node)):
+            label = self.say(f"host.total.{name}", processes_count=host.processes)
+            amounts = (self.size(total.value), "") if name == "process" else ("", self.size(total.value))
+            spread = "" if total.low == total.high else f"{self.size(total.low)} – {self.size(total.high)}"
+            table.add_row(Styled(label, style="bold"), *amounts, "", self.say(f"host.phase.{host.peak_phase}"), spread)
         return table
 
     def capacity(self, bill: Bill) -> Table:

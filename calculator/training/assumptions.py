@@ -38,7 +38,7 @@ UNWRITTEN = {
 """Families with parts that the step leaves out: the bill says so."""
 
 
-def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, host_bytes: int) -> Assumed:
+def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics) -> Assumed:
     """What a plan left to its framework."""
     stack = stack_of(plan, shape.model_type)
     found = [text("training.assumption.recipe", weight=recipe.held, gradient=recipe.gradient, state=recipe.state)]
@@ -69,8 +69,8 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics, 
         found.append(text("training.assumption.towers"))
     if shape.model_type in UNWRITTEN:
         found.append(text(f"training.assumption.no_{UNWRITTEN[shape.model_type]}"))
-    if host_bytes:
-        found.append(text("training.assumption.host", host_bytes=host_bytes))
+    if "parameters" in plan.offload and "optimizer" not in plan.offload:
+        found.append(text("training.assumption.host_step"))
     return Assumed(before, tuple(found))
 
 

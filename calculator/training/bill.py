@@ -130,6 +130,7 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
         rank=made.rank,
         rank_spread=made.spread,
         assumptions=made.assumptions,
+        host=made.host,
     )
 
 

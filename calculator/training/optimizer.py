@@ -25,7 +25,8 @@ PAGED_FROM = 100_000
 class StepMemory(NamedTuple):
     """``states``: held between steps, ``master`` of them the fp32 weights; ``temporary``: highest within the step, over
     parameters, gradients and states; ``gradients``: those of all trained tensors; ``wide_gradients``: the fp32 copies
-    that replace 16-bit gradients one by one while a master copy is updated; ``host_states``: states in host memory."""
+    that replace 16-bit gradients one by one while a master copy is updated; ``host_states``: states in host memory,
+    ``host_master`` of them the fp32 weights."""
 
     states: int
     temporary: int
@@ -33,6 +34,7 @@ class StepMemory(NamedTuple):
     master: int = 0
     gradients: int = 0
     wide_gradients: int = 0
+    host_master: int = 0
 
 
 def together(one: StepMemory, other: StepMemory, plan: TrainingPlan) -> StepMemory:

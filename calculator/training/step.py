@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+from calculator.bill import HostBill
 from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.text import Text, Value
@@ -13,6 +14,7 @@ from calculator.training.assumptions import Assumed, assumed, too_long
 from calculator.training.build import build_pattern
 from calculator.training.compiled import compiled
 from calculator.training.forms import NOTHING, Form, rounded
+from calculator.training.host import host_bill, offloaded, steps_on_host, with_activations
 from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory
 from calculator.training.parallel import Part, degrees, parts_of
@@ -38,7 +40,8 @@ class RankStep:
     divided: dict[str, int]
     compute_item_bytes: int
     end: dict[str, Form]
-    host_bytes: int
+    host: HostBill | None
+    offloaded: Form
     assumed: Assumed
     apart: dict[str, dict[str, int]]
 
@@ -47,7 +50,8 @@ class RankStep:
 class Step:
     """The program of the worst-loaded rank, named ``rank``; ``spread``: peak bytes by rank; ``divided``: over how many
     GPUs an item is spread; ``values``: the plan's numbers for the items' formulas; ``end``: what is left after the
-    last step; ``apart``: items of which experts have a division of their own."""
+    last step; ``apart``: items of which experts have a division of their own; ``host``: what the process holds in host
+    memory."""
 
     program: Program
     rank: str
@@ -57,7 +61,7 @@ class Step:
     compute_item_bytes: int
     assumptions: tuple[Text, ...]
     end: dict[str, int]
-    host_bytes: int
+    host: HostBill | None
     apart: dict[str, dict[str, int]]
 
 
@@ -76,8 +80,8 @@ def divided(made: Statics, plan: TrainingPlan, by: Division) -> StepMemory:
         temporary = 2 * rounded(4 * made.largest // by.states)
     host = both("host_states")
     gradients = memory.gradients + experts.gradients
-    if "optimizer" in plan.offload:
-        return StepMemory(states=0, temporary=0, host_states=host + states, gradients=gradients)
+    if steps_on_host(plan):
+        return StepMemory(states=0, temporary=0, host_states=host + states, host_master=master, gradients=gradients)
     return StepMemory(
         states=states, temporary=temporary, master=master, wide_gradients=wide, host_states=host, gradients=gradients
     )
@@ -145,6 +149,9 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     wanted = [both for both in zip(ranks, programs, strict=True) if not rank or both[0].part.name == rank]
     made, program = max(wanted, key=lambda both: both[1].peak_bytes)
     peaks = {one.part.name: its.peak_bytes for one, its in zip(ranks, programs, strict=True)}
+    host = made.host
+    if made.offloaded:
+        host = with_activations(host, made.offloaded, rows, made.part.in_flight, plan)
     return Step(
         program=program,
         rank=made.part.name,
@@ -154,7 +161,7 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
         compute_item_bytes=made.compute_item_bytes,
         assumptions=(*made.assumed.before, *too_long(shape, plan), *made.assumed.after),
         end={key: form.at(rows) for key, form in made.end.items()},
-        host_bytes=made.host_bytes,
+        host=host,
         apart=made.apart,
     )
 
@@ -202,15 +209,15 @@ def rank_step(
     }
     counts = {"parameters": by.weights, "gradients": by.gradients, "optimizer_states": by.states}
     apart = apart_experts(shape, plan, by) if n.degrees.expert > 1 else {}
-    host = host_memory(made, memory, plan, by)
     return RankStep(
         pattern=pattern,
         part=part,
         values=values,
         compute_item_bytes=int(BYTES[recipe.compute]),
         end=at_end(start, made, memory, shape, plan, recipe, by),
-        host_bytes=host,
-        assumed=assumed(shape, plan, recipe, n, host),
+        host=host_bill(made, memory, shape, plan, recipe, by),
+        offloaded=offloaded(pattern.stages),
+        assumed=assumed(shape, plan, recipe, n),
         divided={key: count for key, count in counts.items() if count > 1},
         apart=apart,
     )
@@ -234,17 +241,6 @@ def apart_experts(shape: ModelShape, plan: TrainingPlan, by: Division) -> dict[s
         }
         for key, (dense, expert) in shards.items()
     }
-
-
-def host_memory(made: Statics, memory: StepMemory, plan: TrainingPlan, by: Division) -> int:
-    """Bytes in host memory for what a rank offloads: optimizer states with an fp32 gradient and a 16-bit staging copy,
-    parameters."""
-    host = memory.host_states
-    if "optimizer" in plan.offload:
-        host += 6 * made.trained_elements // by.states
-    if "parameters" in plan.offload:
-        host += (made.parameters - made.whole) // by.weights
-    return host
 
 
 def at_end(

@@ -44,6 +44,24 @@ def test_tight_when_the_range_straddles_the_card(run: Call) -> None:
     assert tight.json["capacity_bytes"] == middle
 
 
+def test_host_memory_is_a_bill_of_its_own(run: Call) -> None:
+    """ZeRO-3 with everything on the host: 20 bytes a parameter over 8 processes, beside the loading file."""
+    plan = ["--n-gpus", "8", "--sharding", "zero3", "--precision", "mixed_bf16", "--framework", "deepspeed"]
+    offload = ["--offload", "optimizer,parameters"]
+    host = run("train", "llama-3.1-8b", *plan, *offload, "--json").json["host"]
+    assert (host["processes"], host["peak_phase"]) == (8, "train")
+    held = {i["key"]: i for i in host["items"]}
+    training = [i for i in host["items"] if i["phase"] == "train" and i["key"] != "pinned_rounding"]
+    assert sum(i["node_bytes"]["value"] for i in training) == pytest.approx(20 * 8_030_261_248, rel=1e-3)
+    assert host["node_bytes"]["value"] == sum(i["node_bytes"]["value"] for i in host["items"] if i["phase"] == "train")
+    assert (held["parameters"]["residence"], held["optimizer_states"]["residence"]) == ("pinned", "pageable")
+    assert all("{" not in i["formula"] and i["source"]["title"] for i in host["items"])
+    for language, words in (("en", ("pinned", "pageable")), ("zh", ("锁页", "可换页"))):
+        said = run("train", "llama-3.1-8b", *plan, *offload, "--lang", language).out
+        assert all(word in said for word in words)
+    assert "pinned" not in run("train", "llama-3.1-8b", *plan).out
+
+
 @pytest.mark.parametrize("command", PLANS)
 def test_json_has_the_keys_of_the_contract(run: Call, command: str) -> None:
     out = run(command, "qwen2.5-7b", "--json").json
@@ -51,6 +69,7 @@ def test_json_has_the_keys_of_the_contract(run: Call, command: str) -> None:
     assert out.keys() >= {
         "schema", "model", "plan", "gpu", "verdict", "capacity_bytes", "need_bytes", "allocated_bytes",
         "reserved_bytes", "process_bytes", "peak_phase", "rank", "items", "phases", "assumptions", "serving",
+        "host",
     }  # fmt: skip
     for total in ("need_bytes", "allocated_bytes", "reserved_bytes", "process_bytes"):
         assert set(out[total]) == {"value", "low", "high"}

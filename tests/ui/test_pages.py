@@ -318,3 +318,11 @@ def test_memory_is_entered_in_gib_and_travels_in_bytes() -> None:
     again = opened("serving", **query)
     assert again.number_input(key="serving.cpu_offload_bytes").value == 4.0
     assert figures(again) == figures(at)
+
+
+@pytest.mark.parametrize(("locale", "title"), [("en-US", "Host memory"), ("zh-CN", "主机内存")])
+def test_host_memory_is_shown_where_something_stays_there(locale: str, title: str) -> None:
+    plain, offloaded = opened(locale=locale), opened(locale=locale, v="1", of="optimizer")
+    assert title not in [s.value for s in plain.subheader]
+    assert title in [s.value for s in offloaded.subheader]
+    assert any("pinned" in str(t.value) or "锁页" in str(t.value) for t in offloaded.table)

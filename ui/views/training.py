@@ -13,6 +13,7 @@ from ui.inputs.model import base_model_button
 from ui.screen import Screen
 from ui.settings import Page
 from ui.views import notes, share, step, verdict
+from ui.views.host import host_memory
 from ui.views.neighbours import neighbours
 from ui.views.ranks import ranks
 from ui.views.settled import replayed, settled_bill
@@ -38,6 +39,7 @@ def training_page(page: Page, screen: Screen, bill_of: BillOf, timeline_of: Time
     settled_bill(screen, plan, bill, bill_of)
     step.step_over_time(points, bill, words)
     ranks(bill, words)
+    host_memory(bill, words)
     neighbours(screen, plan, bill_of)
     notes.assumptions((*screen.model.assumptions, *bill.assumptions), words)
     share.share(page, screen, bill, plan, settled=lambda: replayed(shape, plan, gpu, bill, bill_of))
