@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from calculator.model.shape import ModelShape, MoeMlp, Tensor
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import Split, kv_heads_per_rank, round_up
+from calculator.serving.split import Split, ceil_div, kv_heads_per_rank, round_up
 from calculator.serving.start import Rows, Span, Term
 from calculator.sources import Source
 from calculator.text import text
@@ -92,11 +92,11 @@ def _sides(tensor: Tensor, shape: ModelShape, mixture: MoeMlp | None, split: Spl
     """Inputs and outputs of a matrix, and of all its copies, as one rank holds them."""
     inside, outside = tensor.in_features, tensor.out_features
     if tensor.component == "experts" and mixture is not None:
-        held = tensor.copies / (split.ep if split.ep > 1 else 1)
+        held = tensor.copies * ceil_div(mixture.experts, split.ep) / mixture.experts
         hidden = mixture.latent or shape.hidden
         halves = 2 if outside == 2 * mixture.width else 1
         return held * halves * (hidden + mixture.width / split.width_ranks)
-    tp = split.heads_tp if tensor.component in ("attention", "ssm") else split.tp
+    tp = split.heads_tp if tensor.component in ("attention", "ssm") else split.width_tp
     if tensor.split == "kv":
         return tensor.copies * (inside + outside * kv_heads_per_rank(kv_heads, tp) / max(kv_heads, 1))
     return tensor.copies * (

@@ -14,6 +14,7 @@ from calculator.model.stored import StoredWeights
 from calculator.serving.drafts import method_of
 from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tensorrt_llm, tgi, transformers, vllm
 from calculator.serving.plan import ServingPlan
+from calculator.serving.split import ranks_of
 from calculator.serving.start import ZERO, Cache, Span, Start, Term, extra_span
 from calculator.serving.unused import unused
 from calculator.sources import Source
@@ -202,8 +203,7 @@ def _unused(plan: ServingPlan, begun: Start) -> tuple[Text, ...]:
     if plan.context_tokens is not None and plan.context_tokens > begun.max_model_len:
         limit = begun.max_model_len
         said.append(text("serving.assume.context_cut", context_tokens=plan.context_tokens, limit_tokens=limit))
-    inside = plan.engine == "sglang" and plan.dp_attention
-    ranks = plan.tp * plan.pp * (1 if inside else plan.dp)
+    ranks = ranks_of(plan)
     if plan.engine in _RANKED and ranks < plan.n_gpus:
         said.append(text("serving.assume.idle_gpus", ranks_count=ranks, gpus_count=plan.n_gpus))
     return tuple(said)

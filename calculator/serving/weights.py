@@ -14,6 +14,10 @@ VOCAB_PADDING = 64
 """Rows to which vLLM rounds embedding and head before dividing them (vllm/model_executor/layers/
 vocab_parallel_embedding.py)."""
 
+_WITH_ATTENTION = ("attention", "ssm", "embedding")
+"""Components that are divided like attention where that has replicas of its own (SGLang's VocabParallelEmbedding with
+``use_attn_tp_group``, python/sglang/srt/layers/vocab_parallel_embedding.py)."""
+
 Bytes = Callable[[Tensor, int | None], float]
 """Stored bytes of a whole tensor, given its layer (None outside the layers)."""
 
@@ -30,15 +34,16 @@ class RankWeights:
         return max(self.stages)
 
 
-def share(tensor: Tensor, split: Split, kv_heads: int, vocab_padding: int = VOCAB_PADDING) -> float:
-    """The part of a tensor that one rank holds.
+def share(tensor: Tensor, split: Split, kv_heads: int, vocab_padding: int = VOCAB_PADDING, experts: int = 0) -> float:
+    """The part of a tensor that the fullest rank holds.
 
-    Heads, widths and vocabulary rows are divided by the tensor-parallel degree, KV projections in whole heads,
-    experts by the ranks that share them; norms, routers and latent projections are held whole.
+    Heads, widths and vocabulary rows are divided by the tensor-parallel degree of their part of the model, KV
+    projections in whole heads, experts by the ranks that share them; norms, routers and latent projections are held
+    whole.
     """
-    tp = split.heads_tp if tensor.component in ("attention", "ssm") else split.tp
+    tp = split.heads_tp if tensor.component in _WITH_ATTENTION else split.width_tp
     if tensor.split == "expert" or tensor.component == "experts":
-        return 1 / split.expert_ranks
+        return split.expert_share(experts)
     if tensor.split in ("column", "row"):
         return 1 / tp
     if tensor.split == "kv":
@@ -72,7 +77,8 @@ def rank_weights(
         if not by_layer and index in kinds:
             return kinds[index]
         block = shape.blocks[index]
-        total = sum(size(t, number) * share(t, split, block.kv_heads, padding) for t in block.tensors)
+        experts = block.mixture.experts if block.mixture else 0
+        total = sum(size(t, number) * share(t, split, block.kv_heads, padding, experts) for t in block.tensors)
         kinds[index] = total
         return total
 

@@ -14,17 +14,17 @@ def widest_layer(shape: ModelShape, split: Split, layers: range, tokens: int) ->
         per_token = 6 * shape.hidden + max(_mlp_bytes(mlp, shape.hidden, split) for mlp in block.mlps)
         for mixer in block.mixers:
             if isinstance(mixer, Attention):
-                per_token = max(per_token, 4 * mixer.heads * mixer.head_dim // split.tp)
+                per_token = max(per_token, 4 * mixer.heads * mixer.head_dim // split.heads_tp)
         widest = max(widest, tokens * per_token)
     return widest
 
 
 def _mlp_bytes(mlp: Mlp, hidden: int, split: Split) -> int:
     if isinstance(mlp, DenseMlp):
-        return (6 if mlp.gated else 4) * mlp.width // split.tp
+        return (6 if mlp.gated else 4) * mlp.width // split.width_tp
     if isinstance(mlp, MoeMlp):
         width = mlp.width // split.width_ranks
-        always = 6 * (mlp.shared_width + mlp.dense_width) // split.tp
+        always = 6 * (mlp.shared_width + mlp.dense_width) // split.width_tp
         return always + 2 * mlp.top_k * (max(2 * width, hidden) + width)
     return 0
 

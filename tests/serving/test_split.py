@@ -47,6 +47,12 @@ def test_kv_heads_are_copied_where_ranks_outnumber_them(kv_heads: int, tp: int, 
         ({"pp": 33, "n_gpus": 33}, "pp"),
         ({"tp": 4, "n_gpus": 2}, "n_gpus"),
         ({"tp": 4, "dcp": 3, "n_gpus": 4}, "dcp"),
+        ({"ep": 2, "tp": 2, "n_gpus": 2}, "ep"),
+        ({"engine": "sglang", "ep": 2, "tp": 2, "n_gpus": 2}, "ep"),
+        ({"engine": "tgi", "pp": 2, "n_gpus": 2}, "pp"),
+        ({"engine": "lmdeploy", "pp": 2, "n_gpus": 2}, "pp"),
+        ({"engine": "sglang", "dp": 2, "dp_attention": True, "n_gpus": 2}, "dp"),
+        ({"engine": "tensorrt_llm", "tp": 4, "dp": 2, "dp_attention": True, "n_gpus": 8}, "dp"),
     ],
 )
 def test_impossible_divisions_name_the_degree(fields: dict[str, int], field: str) -> None:

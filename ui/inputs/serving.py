@@ -109,7 +109,7 @@ def _spread(form: Form, plan: ServingPlan, degrees: list[int]) -> None:
         form.select("ep", degrees)
     if plan.engine == "vllm" and plan.tp > 1:
         form.select("dcp", degrees)
-    if plan.engine == "sglang" and plan.dp > 1:
+    if (plan.engine == "sglang" and plan.dp > 1) or (plan.engine == "tensorrt_llm" and plan.tp > 1):
         form.toggle("dp_attention")
 
 

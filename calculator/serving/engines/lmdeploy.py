@@ -15,7 +15,7 @@ from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import split_of
+from calculator.serving.split import replicas_of, split_of
 from calculator.serving.start import Span, Start, Term, extra_span
 from calculator.serving.versions import Version, parse
 from calculator.sources import Source
@@ -64,7 +64,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         notes.append(text("serving.assume.fraction", fraction=fraction))
     logits = (tokens + 2 * seqs) * shape.vocab * 2
     work = Span(logits, 0, 2 * logits)
-    links, context = communication_term(gpu, split.tp * split.ep), context_term(gpu)
+    links, context = communication_term(gpu, split.tp), context_term(gpu)
     adapters = adapter_rows(shape, weights.layers[0], split, plan, Adapted(experts=False))
     free = (held + extra_span(adapters) + work + links.span + context.span).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:
@@ -103,7 +103,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        replicas=plan.dp,
+        replicas=replicas_of(plan),
         rank="0",
         state=state,
         needs_whole_request=False,

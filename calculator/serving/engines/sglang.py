@@ -17,7 +17,7 @@ from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, Part, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import split_of
+from calculator.serving.split import attention_apart, replicas_of, split_of
 from calculator.serving.start import ZERO, Span, Start, Term, extra_span
 from calculator.serving.versions import Version, parse
 from calculator.serving.workspace import logits_bytes, widest_layer
@@ -104,10 +104,10 @@ def default_fraction(version: Version, total_bytes: int, plan: ServingPlan, chun
             if gib < limit:
                 reserve = base
                 break
-        reserve += (6 if whole else 2 if drafts else 0) + (4 if plan.dp_attention else 0)
+        reserve += (6 if whole else 2 if drafts else 0) + (4 if attention_apart(plan) else 0)
         return round((gib - reserve) / gib, 3)
     reserve = 512 + 1.5 * max(chunk, 2048) + 2 * batch + 1024 * ranks / 8
-    if plan.dp_attention:
+    if attention_apart(plan):
         reserve += 3 * batch * plan.dp + (1.5 * batch * plan.dp if batch > 300 else 0)
     if mib > 60 * 1024:
         reserve = max(reserve, 10 * 1024)
@@ -158,7 +158,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     held = Span.about(weights.largest, 0.01)
     stage = weights.stages.index(weights.largest)
     layers = weights.layers[stage]
-    context, links = context_term(gpu), communication_term(gpu, split.tp * split.ep)
+    context, links = context_term(gpu), communication_term(gpu, split.tp)
     before = (context.span + links.span).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:
         before = Span.exact(plan.free_memory_bytes + held.value)
@@ -185,7 +185,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     tokens = cache.tokens(pool.value, chosen.context)
     seqs = plan.max_num_seqs or max(1, min(max(int(tokens / chosen.context * 512), 2048), 4096))
     if plan.max_num_seqs is None and method not in (None, *WITHOUT_MODEL):
-        seqs = DRAFTING_SEQS // (plan.dp if plan.dp_attention else 1)
+        seqs = DRAFTING_SEQS // (plan.dp if attention_apart(plan) else 1)
     drafting = 0 if inside else (tokens + 2 * seqs * drafts_of(plan) + 100) * _token_bytes(draft)
     slots = (seqs + 1) * (chosen.context + 4) * 4
     rows = min(seqs, chosen.graph_batch)
@@ -215,7 +215,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         max_model_len=chosen.context,
         max_num_seqs=seqs,
         max_num_batched_tokens=chosen.chunk,
-        replicas=plan.dp,
+        replicas=replicas_of(plan),
         rank=str(stage),
         state=state,
         extras=(*draft_rows(draft, drafting), *adapters),
@@ -236,7 +236,7 @@ def _token_bytes(draft: Draft) -> int:
 
 def _state(pool: Span, states: int, plan: ServingPlan) -> tuple[Term, Span]:
     """State slots take 0.9/1.9 of the pool, or what the running requests need where their number is set."""
-    drafts = 1 + plan.draft_tokens
+    drafts = 1 + drafts_of(plan)
     if plan.max_num_seqs is not None:
         # The pool allocates one slot more than it hands out.
         span = Span.exact((plan.max_num_seqs + 1) * states * drafts)

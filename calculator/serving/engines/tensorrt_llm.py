@@ -16,7 +16,7 @@ from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import split_of
+from calculator.serving.split import replicas_of, split_of
 from calculator.serving.start import Span, Start, Term, extra_span
 from calculator.serving.versions import Version, parse
 from calculator.serving.workspace import logits_bytes, widest_layer
@@ -71,7 +71,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         notes.append(text("serving.assume.fraction", fraction=fraction))
     work = widest_layer(shape, split, weights.layers[stage], tokens) + logits_bytes(shape, min(seqs, tokens), 1.0)
     activation = Span(work, work // 2, work * 2)
-    links, context = communication_term(gpu, split.tp * split.ep), context_term(gpu)
+    links, context = communication_term(gpu, split.tp), context_term(gpu)
     buffers = Span(200 * MIB, 50 * MIB, 1200 * MIB)
     taken = held + extra_span(extras) + activation + links.span + buffers
     free = (taken + context.span).rest_of(gpu.total_bytes)
@@ -80,7 +80,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     pool = Span(*(int(fraction * end) for end in (free.value, free.low, free.high)))
     if plan.kv_cache_memory_bytes is not None:
         pool = Span.exact(plan.kv_cache_memory_bytes)
-    specs = layer_specs(shape, weights.layers[stage], split.tp, form)
+    specs = layer_specs(shape, weights.layers[stage], split.heads_tp, form)
     for spec, count in draft.specs.items():
         specs[spec] = specs.get(spec, 0) + count
     states = state_bytes(specs.items())
@@ -108,7 +108,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        replicas=plan.dp,
+        replicas=replicas_of(plan),
         rank=str(stage),
         needs_whole_request=False,
         assumptions=(*notes, *draft.notes),

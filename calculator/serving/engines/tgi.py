@@ -15,7 +15,7 @@ from calculator.serving.loaded import load
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import split_of
+from calculator.serving.split import replicas_of, split_of
 from calculator.serving.start import Span, Start, Term, extra_span
 from calculator.serving.versions import Rule, Version, at, parse
 from calculator.serving.workspace import logits_bytes, widest_layer
@@ -101,7 +101,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        replicas=plan.dp,
+        replicas=replicas_of(plan),
         rank="0",
         needs_whole_request=False,
         assumptions=tuple(notes),

@@ -84,7 +84,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         version = parse(plan.engine_version)
     else:
         notes.append(text("serving.assume.version", engine="transformers", version=".".join(map(str, NEWEST))))
-    weights = load(shape, plan, Split(pp=min(max(plan.n_gpus, plan.pp), shape.layers)), stored)
+    weights = load(shape, plan, Split(pp=min(plan.n_gpus, shape.layers)), stored)
     stage = weights.stages.index(weights.largest)
     layers = weights.layers[stage]
     held = Span.about(weights.largest, 0.01)

@@ -32,7 +32,7 @@ from calculator.serving.engines.vllm_weights import (
 from calculator.serving.loaded import load
 from calculator.serving.overheads import context_term
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import Split, ceil_div, round_up, split_of
+from calculator.serving.split import Split, ceil_div, replicas_of, round_up, split_of
 from calculator.serving.start import ZERO, Rows, Span, Start, Term, extra_span
 from calculator.serving.versions import Version
 from calculator.serving.weights import RankWeights
@@ -217,7 +217,7 @@ def _stage(
         max_model_len=chosen.context,
         max_num_seqs=chosen.seqs,
         max_num_batched_tokens=chosen.tokens,
-        replicas=plan.dp,
+        replicas=replicas_of(plan),
         rank=str(number),
         extras=extras,
         gated_delta_scratch_bytes=work.scratch,
@@ -279,9 +279,7 @@ def rotary_bytes(shape: ModelShape) -> int:
 def _non_torch(
     shape: ModelShape, split: Split, gpu: Gpu, chosen: Settings, *, samples: bool, fed: bool, latent: bool
 ) -> Span:
-    value, low, high = rules.non_torch(
-        chosen.version, chosen.runner, gpu, max(split.tp, split.ep, split.tp * split.dp), samples=samples
-    )
+    value, low, high = rules.non_torch(chosen.version, chosen.runner, gpu, split.tp * split.dp, samples=samples)
     span = Span(int(value * GIB), int(low * GIB), int(high * GIB))
     if chosen.version >= rules.PERSISTENT_COUNTED:
         kept = persistent_bytes(shape, chosen, latent=latent) + (2 * chosen.tokens * shape.hidden if fed else 0)
