@@ -53,7 +53,8 @@ SERVING_KEYS: Mapping[str, str] = MappingProxyType({
     "ep": "sep", "dcp": "sdc", "n_gpu_layers": "gl", "fit": "fi",
     "mmproj": "mm", "ttft_goal_s": "tf", "tpot_goal_s": "to",
     "request_lengths": "rl", "prompt_median_tokens": "rlp", "prompt_spread": "rls", "output_median_tokens": "rlo",
-    "output_spread": "rlt", "speculative": "sd", "draft_model": "dm", "draft_tokens": "dt", "max_loras": "nl",
+    "output_spread": "rlt", "speculative": "sd", "draft_model": "dm", "draft_tokens": "dt",
+    "draft_acceptance": "da", "gpus_per_node": "gn", "max_loras": "nl",
     "max_lora_rank": "nr",
 })  # fmt: skip
 """Short keys of the plans' fields. A field that has none yet travels under its own name."""

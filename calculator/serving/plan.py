@@ -26,7 +26,9 @@ class ServingPlan(Frozen):
     ``pp_layer_partition`` lists the layers of each stage, ``pp_rank`` asks for one stage's bill (None: the tightest);
     ``limit_mm_per_prompt`` the items of each modality that a
     request may hold. ``speculative`` is the method of drafting (``calculator.serving.drafts``) with ``draft_tokens``
-    tokens a step; ``draft_model`` names the drafting model, and ``draft_bytes`` replace its derived weights.
+    tokens a step; ``draft_model`` names the drafting model, and ``draft_bytes`` replace its derived weights;
+    ``draft_acceptance`` is the chance that a draft is right, given that those before it were (None: assumed by method).
+    ``gpus_per_node`` cards are joined by their own links (None: the card's usual box), others by the network.
     ``max_loras`` adapters of ``max_lora_rank`` are kept in slots. ``cpu_offload_bytes`` of weights stay on the host,
     ``swap_space_bytes`` and ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the
     same and cached once. llama.cpp and Ollama: ``n_ubatch``, ``kv_unified``, ``flash_attn``, ``swa_full``,
@@ -60,6 +62,7 @@ class ServingPlan(Frozen):
     gpu: str = "h100-80gb-sxm"
     gpu_capacity_bytes: int | None = Field(None, ge=1)
     n_gpus: int = Field(1, ge=1, le=65_536)
+    gpus_per_node: int | None = Field(None, ge=1, le=65_536)
     tp: int = Field(1, ge=1)
     pp: int = Field(1, ge=1)
     dp: int = Field(1, ge=1)
@@ -77,6 +80,7 @@ class ServingPlan(Frozen):
     draft_model: str | None = Field(None, max_length=200)
     draft_tokens: int = Field(0, ge=0, le=1024)
     draft_bytes: int = Field(0, ge=0)
+    draft_acceptance: float | None = Field(None, ge=0.01, le=1)
     max_loras: int = Field(0, ge=0, le=4096)
     max_lora_rank: int = Field(16, ge=1, le=4096)
     cpu_offload_bytes: int = Field(0, ge=0)

@@ -105,7 +105,8 @@ class Start:
     beside the weights: "draft", "lora", "encoder_cache", "mmproj", "mmproj_compute". ``pool_follows_wish``: the cache
     is allocated as asked for, whatever is free. Where the engine moved a part of the model to the host to start at all,
     ``moved`` says what, and ``asked`` is the start with all of it on the cards. ``partly_on_host``: for that reason or
-    because the plan says so, layers or experts run from host memory.
+    because the plan says so, layers or experts run from host memory. ``streamed_bytes`` of a rank's weights lie on the
+    host and are read over PCIe by the card, which does all the work.
     """
 
     weights: Term
@@ -140,4 +141,5 @@ class Start:
     refusal: Text | None = None
     moved: Text | None = None
     partly_on_host: bool = False
+    streamed_bytes: int = 0
     asked: Start | None = None

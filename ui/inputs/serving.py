@@ -78,6 +78,7 @@ def plan_inputs(words: Words) -> None:
             form.select("pp", degrees)
         form.select("dp", degrees)
         _spread(form, plan, degrees)
+        form.number("gpus_per_node", optional=True)
     with st.expander(words("ui.group.more")):
         form.number("max_num_seqs", optional=True)
         form.number("max_num_batched_tokens", step=512, optional=True)
@@ -88,6 +89,7 @@ def plan_inputs(words: Words) -> None:
             form.select("speculative", (None, *METHODS[plan.engine]), none="ui.off")
             if plan.speculative is not None:
                 form.number("draft_tokens")
+                form.fraction("draft_acceptance")
             if plan.speculative not in (None, *WITHOUT_MODEL, "mtp"):
                 form.words_of("draft_model", placeholder=words("ui.auto_head"), longest=120)
         form.number("max_loras")

@@ -50,7 +50,21 @@ def speed_estimate(screen: Screen, plan: ServingPlan, figures: ServingFigures, l
         "explore.speed.about", prompt_tokens=prompt, output_tokens=output, requests_count=running,
         bound=words(f"explore.speed.bound.{found.bound}"), **shares,
     )))  # fmt: skip
-    st.caption(f"{plain(words.source(found.source))} [:material/open_in_new:]({found.source.url})")
+    for note in _notes(found, words):
+        st.caption(plain(note))
+    for source in found.sources:
+        st.caption(f"{plain(words.source(source))} [:material/open_in_new:]({source.url})")
+
+
+def _notes(found: Speed, words: Words) -> list[str]:
+    """What else the estimate takes for granted."""
+    notes = []
+    if (yields := found.step_tokens) is not None:
+        notes.append(words("explore.speed.drafts", low=f"{yields.low:.1f}", value=f"{yields.value:.1f}",
+                           high=f"{yields.high:.1f}"))  # fmt: skip
+    if found.nodes > 1:
+        notes.append(words("explore.speed.nodes", nodes_count=found.nodes))
+    return notes
 
 
 def _tile(name: str, value: str, note: str, words: Words) -> None:

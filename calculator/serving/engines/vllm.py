@@ -164,8 +164,8 @@ def _stage(
         items=items(shape, allowed, seqs=chosen.seqs, tokens=chosen.tokens, context=chosen.context),
     )  # fmt: skip
     copies = 0 if expanded(plan) else latent_copies(shape, layers, split, version)
-    loaded = weights.stages[number] + copies - plan.cpu_offload_bytes
-    loaded = max(loaded, 0)
+    whole = weights.stages[number] + copies
+    loaded = max(whole - plan.cpu_offload_bytes, 0)
     held = loaded + rotary_bytes(shape)
     unsure = 1.03 if _unsure_kernel(shape, plan) else 1.01
     held_span = Span(held, int(held * 0.99), int(held * unsure))
@@ -219,6 +219,7 @@ def _stage(
         max_num_batched_tokens=chosen.tokens,
         replicas=replicas_of(plan),
         rank=str(number),
+        streamed_bytes=whole - loaded,
         extras=extras,
         gated_delta_scratch_bytes=work.scratch,
         graphs_reserved=taken.reserved.value,
