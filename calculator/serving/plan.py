@@ -14,6 +14,10 @@ USUAL_CONTEXT_TOKENS = 8192
 """What page and command line take a request to be where nobody says, rather than the model's whole context."""
 
 
+LONGEST_TOKENS = 16_777_216
+"""The longest context that a plan may ask for."""
+
+
 class ServingPlan(Frozen):
     """Everything that decides what a serving engine holds. None means the engine's own default for its version and
     card. ``weights`` None keeps the stored format; ``concurrency`` is the wished number of requests at
@@ -47,9 +51,9 @@ class ServingPlan(Frozen):
     kv_cache_dtype: Literal["auto", "bf16", "fp16", "fp8", "int8", "q8_0", "q5_1", "q4_0"] = "auto"
     memory_fraction: float | None = Field(None, gt=0, le=1)
     kv_cache_memory_bytes: int | None = Field(None, ge=0)
-    max_model_len: int | None = Field(None, ge=1, le=16_777_216)
+    max_model_len: int | None = Field(None, ge=1, le=LONGEST_TOKENS)
     max_num_seqs: int | None = Field(None, ge=1, le=1_048_576)
-    max_num_batched_tokens: int | None = Field(None, ge=1, le=16_777_216)
+    max_num_batched_tokens: int | None = Field(None, ge=1, le=LONGEST_TOKENS)
     block_size: int | None = Field(None, ge=1)
     cuda_graphs: bool = True
     prefix_caching: bool | None = None
@@ -57,7 +61,7 @@ class ServingPlan(Frozen):
     sampler: Literal["torch", "triton", "flashinfer"] | None = None
     runner: Literal["v0", "v1", "v2"] | None = None
     concurrency: int = Field(16, ge=1, le=1_048_576)
-    context_tokens: int | None = Field(None, ge=1, le=16_777_216)
+    context_tokens: int | None = Field(None, ge=1, le=LONGEST_TOKENS)
     practical_share: float = Field(0.7, gt=0, le=1)
     gpu: str = "h100-80gb-sxm"
     gpu_capacity_bytes: int | None = Field(None, ge=1)
@@ -85,10 +89,10 @@ class ServingPlan(Frozen):
     max_lora_rank: int = Field(16, ge=1, le=4096)
     cpu_offload_bytes: int = Field(0, ge=0)
     kv_offload_bytes: int = Field(0, ge=0)
-    shared_prefix_tokens: int = Field(0, ge=0, le=16_777_216)
+    shared_prefix_tokens: int = Field(0, ge=0, le=LONGEST_TOKENS)
     dp_attention: bool = False
     chunked_prefill: bool | None = None
-    chunked_prefill_size: int | None = Field(None, ge=1, le=16_777_216)
+    chunked_prefill_size: int | None = Field(None, ge=1, le=LONGEST_TOKENS)
     n_ubatch: int | None = Field(None, ge=1, le=1_048_576)
     kv_unified: bool | None = None
     flash_attn: bool | None = None
@@ -97,13 +101,13 @@ class ServingPlan(Frozen):
     n_cpu_moe: int = Field(0, ge=0, le=100_000)
     fit: bool | None = None
     fit_target_bytes: int | None = Field(None, ge=0)
-    fit_min_context: int | None = Field(None, ge=1, le=16_777_216)
+    fit_min_context: int | None = Field(None, ge=1, le=LONGEST_TOKENS)
     mmproj: Literal["gpu", "host", "none"] | None = None
     tensor_split: tuple[float, ...] | None = None
     request_lengths: Literal["chat", "rag", "code", "long_document", "agent", "lognormal"] | None = None
-    prompt_median_tokens: int = Field(1000, ge=1, le=16_777_216)
+    prompt_median_tokens: int = Field(1000, ge=1, le=LONGEST_TOKENS)
     prompt_spread: float = Field(1.0, ge=0, le=4)
-    output_median_tokens: int = Field(250, ge=1, le=16_777_216)
+    output_median_tokens: int = Field(250, ge=1, le=LONGEST_TOKENS)
     output_spread: float = Field(0.8, ge=0, le=4)
     ttft_goal_s: float | None = Field(None, gt=0)
     tpot_goal_s: float | None = Field(None, gt=0)

@@ -58,6 +58,10 @@ ATTENTION_REPLICAS = ("sglang", "tensorrt_llm")
 """Engines that ``dp_attention`` tells to divide attention alone among the ranks of one tensor-parallel group."""
 
 
+BY_CARD = ("transformers", "llama_cpp", "ollama")
+"""Engines of one process that puts whole layers on the cards: as many stages as cards, whatever a plan calls them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """Degrees of parallelism inside what holds the model once: tensors, pipeline stages, replicas of all but the
@@ -103,8 +107,16 @@ def attention_apart(plan: ServingPlan) -> bool:
     return (plan.dp if plan.engine == "sglang" else plan.tp) > 1
 
 
+def experts_over_replicas(plan: ServingPlan, shape: ModelShape) -> bool:
+    """Whether the replicas of a plan hold one set of experts together."""
+    return plan.engine == "vllm" and any(block.mixture for block in shape.blocks)
+
+
 def replicas_of(plan: ServingPlan) -> int:
-    """How many caches requests are spread over. TensorRT-LLM's attention replicas are as many as its ranks."""
+    """How many caches requests are spread over. TensorRT-LLM's attention replicas are as many as its ranks;
+    engines of one process have none."""
+    if plan.engine in BY_CARD:
+        return 1
     return plan.tp if plan.engine == "tensorrt_llm" and attention_apart(plan) else plan.dp
 
 
@@ -120,14 +132,13 @@ def split_of(plan: ServingPlan, shape: ModelShape) -> Split:
     ``PlanError`` naming the degree at fault: heads or widths that do not divide, more pipeline stages than layers,
     stages, experts or a shared cache where there are none, more ranks than GPUs.
     """
-    moe = any(block.mixture for block in shape.blocks)
     if plan.pp > 1 and plan.engine in WITHOUT_STAGES:
         raise PlanError("serving.no_pp", field="pp", engine=plan.engine)
     ep = plan.ep if plan.engine != "tgi" else 1
-    if ep > 1 and not moe:
+    if ep > 1 and not any(block.mixture for block in shape.blocks):
         raise PlanError("serving.ep_dense", field="ep", ep=ep)
     split = Split(
-        tp=plan.tp, pp=plan.pp, dp=plan.dp if moe and plan.engine == "vllm" else 1, ep=ep,
+        tp=plan.tp, pp=plan.pp, dp=plan.dp if experts_over_replicas(plan, shape) else 1, ep=ep,
         dcp=plan.dcp if plan.engine == "vllm" else 1, **_attention(plan),
     )  # fmt: skip
     ranks = ranks_of(plan)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from calculator.serving.plan import Engine, ServingPlan
-from calculator.serving.split import attention_apart
+from calculator.serving.split import BY_CARD, attention_apart
 from calculator.text import Text, text
 
 _LLAMA_CPP = (
@@ -38,8 +38,6 @@ UNUSED: MappingProxyType[Engine, tuple[str, ...]] = MappingProxyType(
 """Fields by engine that change nothing on its bill. A test sets each and compares."""
 
 
-BY_CARD = ("transformers", "llama_cpp", "ollama")
-"""Engines of one process that puts whole layers on the cards: as many stages as cards, whatever a plan calls them."""
 _SERVERS = ("tensorrt_llm", "tgi")
 """Engines without replicas of their own: several are several servers."""
 

@@ -10,7 +10,8 @@ from calculator import hardware
 from calculator.errors import CalculatorError
 from calculator.serving.command import emit_command
 from calculator.serving.plan import ServingPlan
-from calculator.serving.wish import Option, options
+from calculator.serving.split import BY_CARD
+from calculator.serving.wish import Option, options, wished_context
 from ui import state
 from ui.i18n import Words
 from ui.inputs.serving import goal_inputs
@@ -35,7 +36,7 @@ _ASKED = "cards_asked"
 def fewest_cards(screen: Screen, plan: ServingPlan) -> None:
     words = screen.words
     st.subheader(words("explore.cards.title"), anchor=False)
-    context = plan.context_tokens or plan.max_model_len
+    context = wished_context(plan)
     st.caption(plain(words("explore.cards.about", wished_count=plan.concurrency, context_tokens=context or 0)))
     goal_inputs(words)
     plan = state.current().serving_plan()
@@ -80,12 +81,17 @@ def _cards(option: Option) -> str:
     return f"{option.plan.n_gpus} × {hardware.find(option.plan.gpu).name}"
 
 
+def _layout(plan: ServingPlan) -> str:
+    degrees = f"TP {plan.tp} × DP {plan.dp}"
+    return f"{degrees} × EP {plan.ep}" if plan.ep > 1 else degrees
+
+
 def _row(option: Option, words: Words) -> dict[str, Any]:
     rate = option.speed
     unknown = words("explore.cards.unknown")
     values = {
         "cards": _cards(option),
-        "layout": f"TP {option.plan.tp} × DP {option.plan.dp}",
+        "layout": words("explore.cards.by_layer") if option.plan.engine in BY_CARD else _layout(option.plan),
         "requests": f"{option.requests:,}",
         "need": words.size(option.need_bytes),
         "ttft": seconds(rate.ttft_s.value) if rate else unknown,
