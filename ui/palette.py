@@ -24,6 +24,7 @@ COLOURS: Mapping[str, str] = MappingProxyType({
     "casts": "#7a4fc0",
     "gathered_parameters": "#5fc3ef",
     "comm_buffers": "#4f3a8c",
+    "predictions": "#6d1f4f",
     "inputs": "#c9b18a",
     "kernel_workspace": "#8a5a44",
     "slack": "#a9b1c0",

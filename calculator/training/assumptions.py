@@ -82,3 +82,8 @@ def too_long(shape: ModelShape, plan: TrainingPlan) -> tuple[Text, ...]:
     if shape.max_context is not None and plan.seq_len > shape.max_context:
         return (text("training.assumption.context", seq_tokens=plan.seq_len, limit_tokens=shape.max_context),)
     return ()
+
+
+def evaluated(plan: TrainingPlan) -> tuple[Text, ...]:
+    """What evaluation takes for granted, where it is counted."""
+    return () if plan.eval_batch is None else (text("training.assumption.evaluation"),)

@@ -9,13 +9,15 @@ from calculator.sources import Source
 from calculator.text import Text, Value, text
 from calculator.training import overheads
 from calculator.training.check import check
+from calculator.training.evaluation import evaluation
+from calculator.training.phases import Phases
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program
 from calculator.training.reserved import REPLAY, replayed_slack
 from calculator.training.step import Step, step
 from calculator.training.vocabulary import enlarged
 
-PHASES = ("load", "forward", "loss", "backward", "optimizer")
+PHASES = ("load", "forward", "loss", "backward", "optimizer", "evaluation")
 
 AUTOGRAD = Source(
     title="PyTorch autograd and transformers' modelling code, operation by operation",
@@ -49,6 +51,7 @@ ORDER = (
     "backward_temporary",
     "casts",
     "gathered_parameters",
+    "predictions",
     "comm_buffers",
     "inputs",
     "kernel_workspace",
@@ -90,36 +93,36 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     shape = enlarged(shape, plan.added_tokens)
     check(shape, plan)
     made = step(shape, plan, gpu, tensors_only=tensors_only)
-    program = made.program
-    moments = program.moments
-    peak_phase = program.peak_phase
-    at_peak = program.items[peak_phase]
-    highest, alive = program.highest_by_key, program.phases_by_key
+    seen = Phases.of(made.program)
+    if plan.eval_batch is not None:
+        seen = seen.beside(Phases.of(evaluation(shape, plan, gpu, tensors_only=tensors_only)))
+    peak_phase = seen.peak
+    at_peak, highest = seen.levels[peak_phase], seen.highest
     values = _values(plan, made)
     items = tuple(
-        _item(key, at_peak.get(key, 0), highest[key], alive.get(key, ()), plan, made, values)
+        _item(key, at_peak.get(key, 0), highest[key], seen.alive.get(key, ()), plan, made, values)
         for key in (*ORDER, *(k for k in highest if k not in ORDER))
         if highest.get(key, 0)
     )
-    allocated = moments[peak_phase].bytes
+    allocated = seen.bytes(peak_phase)
     slack, kept = overheads.slack(allocated, plan), overheads.kept_slack(allocated)
     slack_source = overheads.SLACK
     if replay:
         slack, slack_source = replayed_slack(shape, plan, gpu, allocated), REPLAY
     context, nccl = overheads.context(gpu), overheads.nccl(plan)
     items += (
-        _overhead("slack", slack, "slack", slack_source),
-        _overhead("context", context, "process", overheads.CONTEXT),
+        _overhead("slack", slack, "slack", slack_source, plan),
+        _overhead("context", context, "process", overheads.CONTEXT, plan),
     )
     if nccl.value:
-        items += (_overhead("nccl", nccl, "process", overheads.NCCL),)
+        items += (_overhead("nccl", nccl, "process", overheads.NCCL, plan),)
     exact = Range.exact(allocated)
     capacity = plan.gpu_capacity_bytes or gpu.total_bytes
     reserved = exact + slack
     need = exact + kept + context + nccl
     return Bill(
         items=items,
-        phases=_phases(program, made),
+        phases=_phases(seen, made),
         peak_phase=peak_phase,
         allocated=exact,
         reserved=reserved,
@@ -134,15 +137,10 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     )
 
 
-def _phases(program: Program, made: Step) -> tuple[Phase, ...]:
-    loaded = sum(program.start.values())
-    found = [Phase(name="load", allocated_bytes=loaded, items={k: v for k, v in program.start.items() if v})]
-    for name in PHASES[1:]:
-        moment = program.moments.get(name)
-        if moment is not None:
-            found.append(Phase(name=name, allocated_bytes=moment.bytes, items=program.items[name]))
-    found.append(Phase(name="end", allocated_bytes=sum(made.end.values()), items=made.end))
-    return tuple(found)
+def _phases(seen: Phases, made: Step) -> tuple[Phase, ...]:
+    levels = {"load": {key: size for key, size in made.program.start.items() if size}} | seen.levels
+    levels = {name: levels[name] for name in PHASES if name in levels} | {"end": made.end}
+    return tuple(Phase(name=name, allocated_bytes=sum(items.values()), items=items) for name, items in levels.items())
 
 
 def _values(plan: TrainingPlan, made: Step) -> dict[str, Value | Text]:
@@ -211,7 +209,7 @@ def _counted(key: str, values: dict[str, Value | Text]) -> int:
     return max(found, 1)
 
 
-def _overhead(key: str, size: Range, layer: str, source: Source) -> Item:
+def _overhead(key: str, size: Range, layer: str, source: Source, plan: TrainingPlan) -> Item:
     return Item(
         key=key,
         bytes=size.value,
@@ -219,7 +217,7 @@ def _overhead(key: str, size: Range, layer: str, source: Source) -> Item:
         low=size.low,
         high=size.high,
         layer=layer,  # type: ignore[arg-type]
-        phases=PHASES,
+        phases=PHASES if plan.eval_batch is not None else PHASES[:-1],
         formula=text(f"training.item.{key}", low_bytes=size.low, high_bytes=size.high),
         basis="calibrated",
         source=source,
@@ -233,18 +231,29 @@ def timeline(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> tuple[TimePoint
     """
     shape = enlarged(shape, plan.added_tokens)
     check(shape, plan)
-    program = step(shape, plan, gpu).program
+    programs = [step(shape, plan, gpu).program]
+    if plan.eval_batch is not None:
+        programs.append(evaluation(shape, plan, gpu))
+    points = [TimePoint(phase="load", label=text("training.stage.load"), items=dict(programs[0].start))]
+    for program in programs:
+        points += _points(program, points[-1].phase)
+    return tuple(points)
+
+
+def _points(program: Program, phase: str) -> list[TimePoint]:
+    """The points of a program that follows one in ``phase``."""
+    points: list[TimePoint] = []
     now = dict(program.start)
     busy = {stage.phase for stage in program.stages if stage.events.top[1]}
-    points = [TimePoint(phase="load", label=text("training.stage.load"), items=dict(now))]
     for stage in program.stages:
         _, count = stage.events.top
-        if count or (stage.phase not in busy and stage.phase != points[-1].phase):
+        if count or (stage.phase not in busy and stage.phase != phase):
             items = dict(now)
             for key, net in stage.events.upto(count).items():
                 items[key] = items.get(key, 0) + net
             label = text(f"training.stage.{stage.name}", number_count=stage.unit)
             points.append(TimePoint(phase=stage.phase, label=label, items={k: v for k, v in items.items() if v}))
+            phase = stage.phase
         for key, net in stage.events.net_by_key.items():
             now[key] = now.get(key, 0) + net
-    return tuple(points)
+    return points

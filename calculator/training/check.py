@@ -36,6 +36,7 @@ def check(shape: ModelShape, plan: TrainingPlan) -> None:
         raise PlanError("training.fp8_params", field="fp8_param_gather", recipe=recipe)
     _schedule(plan)
     _allocator(plan)
+    _evaluation(plan)
     if plan.adapter is not None and not plan.adapter.targets and adapted(plan):
         raise PlanError("training.adapter_targets", field="adapter.targets")
     if plan.optimizer_in_backward and plan.grad_accum > 1:
@@ -48,6 +49,13 @@ def _schedule(plan: TrainingPlan) -> None:
         raise PlanError("training.schedule_virtual", field="pp_schedule", schedule=plan.pp_schedule, vpp=plan.vpp)
     if plan.pp_schedule == "interleaved" and plan.vpp == 1:
         raise PlanError("training.schedule_interleaved", field="vpp")
+
+
+def _evaluation(plan: TrainingPlan) -> None:
+    if plan.eval_accumulation_steps is not None and plan.eval_batch is None:
+        raise PlanError("training.evaluation_batch", field="eval_batch")
+    if plan.eval_batch is not None and plan.pp > 1:
+        raise PlanError("training.evaluation_pipeline", field="eval_batch", pp=plan.pp)
 
 
 def _allocator(plan: TrainingPlan) -> None:

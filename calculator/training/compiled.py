@@ -72,7 +72,7 @@ class Compiled:
         )
 
     def _record_layer(self, block: Block, n: Numerics, checkpoint: str, first: bool, boundary: str) -> Template:
-        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        tape = tape_for(n)
         layer = self._writer(tape, n, block)
         shared = shared_tensors(tape, self.shape, block, n)
         tensors = shared.rotary
@@ -132,7 +132,7 @@ class Compiled:
         return self.kept.ask(("embedding", n, boundary), lambda: self._record_embedding(n, boundary))
 
     def _record_embedding(self, n: Numerics, boundary: str) -> Template:
-        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        tape = tape_for(n)
         layer = self._writer(tape, n)
         shape = self.shape
         transient: list[int] = []
@@ -200,7 +200,7 @@ class Compiled:
         return self.kept.ask(("head", n, form, boundary), lambda: self._record_head(n, form, boundary))
 
     def _record_head(self, n: Numerics, form: HeadForm, boundary: str) -> Template:
-        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        tape = tape_for(n)
         if form.tied:
             n = n._replace(grads_exist=False)
         layer = self._writer(tape, n)
@@ -229,7 +229,7 @@ class Compiled:
         return self.kept.ask(("whole", n, form, checkpoint), lambda: self._record_whole(n, form, checkpoint))
 
     def _record_whole(self, n: Numerics, form: HeadForm, checkpoint: str) -> Template:
-        tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+        tape = tape_for(n)
         held: list[Tensor] = []
         marks: dict[str, int] = {}
         return record(
@@ -251,6 +251,12 @@ def compiled(shape: ModelShape) -> Compiled:
         while len(_compiled) > 16:
             _compiled.popitem(last=False)
     return found
+
+
+def tape_for(n: Numerics) -> Tape:
+    tape = Tape(autocast=n.autocast, kernel_scratch=n.scratch)
+    tape.recording = not n.evaluating
+    return tape
 
 
 def stream_rows(n: Numerics) -> int:

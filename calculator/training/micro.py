@@ -259,11 +259,18 @@ def whole_step(shape: ModelShape, plan: TrainingPlan, n: Numerics, form: HeadFor
     book = compiled(shape)
     unit = book.whole(n, form, checkpoint_form(plan))
     return [
+        *forward_of(unit),
+        Stage("backward", "start", 0, edit(("backward_temporary", 2 * BLOCK))),
+        Stage("backward", "layers", 0, unit.backward),
+        Stage("backward", "end", 0, edit(("backward_temporary", -BLOCK))),
+    ]
+
+
+def forward_of(unit: Template) -> list[Stage]:
+    """The forward of an encoder-decoder model's recording."""
+    return [
         Stage("forward", "layers", 0, unit.between("", "loss"), unit.marks),
         Stage("loss", "loss", 0, unit.between("loss", "after_loss")),
         Stage("forward", "outputs", 0, unit.between("after_loss", "")),
         Stage("forward", "exit", 0, unit.exit),
-        Stage("backward", "start", 0, edit(("backward_temporary", 2 * BLOCK))),
-        Stage("backward", "layers", 0, unit.backward),
-        Stage("backward", "end", 0, edit(("backward_temporary", -BLOCK))),
     ]

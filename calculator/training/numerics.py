@@ -28,7 +28,7 @@ class Numerics(NamedTuple):
     heads whose keys and values differ in size. ``tiled_mlp``: MLPs run tile by tile. ``train_embeddings``: embedding
     and head are trained beside adapters. ``degrees``: ranks that a layer is cut over; ``sequence_parallel``: norms
     and residual sums work on a share of the tokens; ``exchanged``: keys and values travel around a ring of
-    context-parallel ranks. ``fp8``: whose products run in 8 bits.
+    context-parallel ranks. ``fp8``: whose products run in 8 bits. ``evaluating``: forward runs without a graph.
     """
 
     weight: str = "bf16"
@@ -65,6 +65,7 @@ class Numerics(NamedTuple):
     sequence_parallel: bool = False
     exchanged: bool = False
     fp8: Literal["", "torchao", "te"] = ""
+    evaluating: bool = False
 
     @property
     def compute(self) -> str:

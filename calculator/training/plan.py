@@ -66,7 +66,11 @@ class Adapter(Frozen):
 
 
 class TrainingPlan(Frozen):
-    """Everything that decides the memory of a training step. None means the framework's own default."""
+    """Everything that decides the memory of a training step. None means the framework's own default.
+
+    ``eval_batch`` is transformers' ``per_device_eval_batch_size``; None: evaluation is not counted.
+    ``eval_accumulation_steps``: batches whose predictions wait on the card; None: they are not kept, as without metrics
+    of one's own. With metrics and transformers' own None they all wait: that is the number of batches in the set."""
 
     method: Method = "full"
     adapter: Adapter | None = None
@@ -129,3 +133,5 @@ class TrainingPlan(Frozen):
     allocator: Literal["default", "expandable", "max_split_mb"] = "default"
     max_split_mb: int | None = Field(None, ge=21)
     dropout: float | None = Field(None, ge=0, lt=1)
+    eval_batch: int | None = Field(None, ge=1, le=65_536)
+    eval_accumulation_steps: int | None = Field(None, ge=1, le=1_048_576)

@@ -8,6 +8,7 @@ from calculator.model.shape import ModelShape
 from calculator.sources import Source
 from calculator.training import overheads
 from calculator.training.allocator import AllocatorSettings, replay
+from calculator.training.evaluation import evaluation
 from calculator.training.parts import parts
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program
@@ -43,9 +44,10 @@ def settings_of(plan: TrainingPlan) -> AllocatorSettings:
 def reserved(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Range:
     """Bytes that the allocator holds from the second step on, for as long as shapes stay the same.
 
-    Two steps are replayed on the card's own memory less context and communicators; where they do not fit it, on a card
-    without end. The value is the highest since the cache was last given back. It has a range: whether a freed block
-    serves the next request hangs on single bytes and on the libraries' order; without packing also on theirs.
+    Two steps, and an evaluation where the plan counts one, are replayed on the card's own memory less context and
+    communicators; where they do not fit it, on a card without end. The value is the highest since the cache was
+    last given back. It has a range: whether a freed block serves the next request hangs on single bytes and on the
+    libraries' order; without packing also on theirs.
     """
     shape = enlarged(shape, plan.added_tokens)
     each = parts(shape, plan, gpu)
@@ -62,6 +64,8 @@ def reserved(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> Range:
         return expand(programs(length), each, brief=True, sharding=sharding)
 
     steps = programs(plan.seq_len)
+    if plan.eval_batch is not None:
+        steps.append(evaluation(shape, plan, gpu))
     whole = expand(steps, each, sharding=sharding)
     card = plan.gpu_capacity_bytes or gpu.total_bytes
     room = card - overheads.context(gpu).value - overheads.nccl(plan).value

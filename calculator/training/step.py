@@ -10,7 +10,7 @@ from calculator.hardware import Gpu
 from calculator.model.shape import ModelShape
 from calculator.text import Text, Value
 from calculator.training import fp8, overheads
-from calculator.training.assumptions import Assumed, assumed, too_long
+from calculator.training.assumptions import Assumed, assumed, evaluated, too_long
 from calculator.training.build import build_pattern
 from calculator.training.compiled import compiled
 from calculator.training.forms import NOTHING, Form, rounded
@@ -159,7 +159,7 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
         divided=made.divided,
         values=made.values,
         compute_item_bytes=made.compute_item_bytes,
-        assumptions=(*made.assumed.before, *too_long(shape, plan), *made.assumed.after),
+        assumptions=(*made.assumed.before, *too_long(shape, plan), *made.assumed.after, *evaluated(plan)),
         end={key: form.at(rows) for key, form in made.end.items()},
         host=host,
         apart=made.apart,
@@ -171,9 +171,8 @@ def structure(plan: TrainingPlan) -> tuple[object, ...]:
     return (accumulates(plan), expandable(plan), outputs_fp32(plan), *STRUCTURE(plan.__dict__))
 
 
-STRUCTURE = itemgetter(
-    *(name for name in TrainingPlan.model_fields if name not in ("micro_batch", "seq_len", "gpu", "gpu_capacity_bytes"))
-)
+SIZES = ("micro_batch", "seq_len", "gpu", "gpu_capacity_bytes", "eval_batch", "eval_accumulation_steps")
+STRUCTURE = itemgetter(*(name for name in TrainingPlan.model_fields if name not in SIZES))
 
 
 def rank_steps(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool) -> tuple[RankStep, ...]:

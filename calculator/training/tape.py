@@ -154,7 +154,7 @@ class Tape:
     def graph_leaf(self, tensor: Tensor) -> None:
         """A leaf that a layer makes for itself: the graph holds it, and its gradient, until backward has ended."""
         self.leaf(tensor)
-        if self._again is None and tensor.node is not None:
+        if self.recording and self._again is None and tensor.node is not None:
             kept = tensor.alias()
             kept.node = tensor.node
             self.graph_leaves.append(kept)
