@@ -17,8 +17,7 @@ from calculator.model.stored import StoredWeights
 from calculator.serving.bill import bill
 from calculator.serving.lengths import Lengths
 from calculator.serving.plan import ServingPlan
-from calculator.serving.simulator import percentile
-from calculator.serving.start import Cache
+from calculator.serving.simulator import Sizes, percentile
 
 
 class Packed(Frozen):
@@ -44,7 +43,7 @@ class Cell(Frozen):
 
 
 def packed(
-    cache: Cache,
+    cache: Sizes,
     pool_bytes: int,
     lengths: Lengths,
     *,
@@ -132,7 +131,7 @@ class Separated(Frozen):
 
 
 def separated(
-    cache: Cache, pool_bytes: int, lengths: Lengths, threshold_tokens: int, *, max_num_seqs: int, draws: int = 100
+    cache: Sizes, pool_bytes: int, lengths: Lengths, threshold_tokens: int, *, max_num_seqs: int, draws: int = 100
 ) -> Separated:
     """What splitting the traffic at ``threshold_tokens`` (prompt and output) does to one server's concurrency."""
     sample = lengths.draw(4096, 7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from calculator.serving.plan import ServingPlan
 from calculator.serving.start import Cache
 
@@ -21,3 +23,20 @@ def held(cache: Cache, pool_bytes: int, context: int, cached: int) -> float:
     if not shared:
         return cache.concurrency(pool_bytes, context)
     return max(pool_bytes - shared, 0) / max(cache.needed(1, context) - shared, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What requests take of a cache beside the ``cached`` first tokens that it holds for all of them."""
+
+    cache: Cache
+    cached: int
+
+    @property
+    def block_size(self) -> int:
+        return self.cache.block_size
+
+    def needed(self, requests: int, context: int) -> int:
+        """Bytes of so many requests of ``context`` tokens, without the prefix itself."""
+        shared = self.cache.shared_bytes(min(self.cached, context))
+        return requests * max(self.cache.needed(1, context) - shared, 0)

@@ -7,27 +7,43 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from math import ceil
+from typing import Protocol
 
 from pydantic import Field
 
 from calculator.base import Frozen
 from calculator.serving.lengths import Lengths
-from calculator.serving.start import Cache
 
 GROWTH_STEPS = 16
 """At most this many growth events a request: its output is held in as many equal steps, whole blocks each, so long
 answers are counted up to a sixteenth too long while they grow."""
 WATERMARK = 0.01
 """Share of the blocks that vLLM keeps free when it admits a request (vllm/core/block_manager.py)."""
+OVERLOAD = 0.05
+"""Share of all requests that may still wait when the last one arrives. A queue that grows without end holds the same
+share however many arrive, one that does not an ever smaller one."""
+
+
+class Sizes(Protocol):
+    """The bytes of a pool that requests take."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of one block."""
+
+    def needed(self, requests: int, context: int) -> int:
+        """Bytes of so many requests of ``context`` tokens."""
 
 
 class Traffic(Frozen):
-    """A stream of requests: Poisson arrivals, lengths, and how fast the engine works on one of them."""
+    """A stream of requests: Poisson arrivals, lengths, and how fast the engine works on one of them. The first
+    ``cached_tokens`` of a prompt are held already and need no work."""
 
     lengths: Lengths
     arrivals_per_s: float = Field(gt=0)
     tpot_s: float = Field(gt=0)
     prefill_tokens_per_s: float = Field(gt=0)
+    cached_tokens: int = Field(0, ge=0)
     requests: int = Field(10_000, ge=1, le=200_000)
     seed: int = 0
 
@@ -35,7 +51,9 @@ class Traffic(Frozen):
 class Simulated(Frozen):
     """What the traffic did. Percentiles of ``running`` are over time, those of ``waiting_s`` over requests;
     ``preempted_share`` counts requests that were thrown out at least once, ``refused`` those that alone exceed the
-    pool. ``events`` is the work it took: arrivals, growth steps and ends."""
+    pool; ``backlog`` are those that wait when the last one arrives, of ``requests``. Where they are too many, the
+    arrivals exceed what the replica serves, and the waiting times say only how long was simulated. ``events`` is the
+    work it took: arrivals, growth steps and ends."""
 
     running_mean: float
     running_p50: int
@@ -48,7 +66,13 @@ class Simulated(Frozen):
     refused: int
     used_mean_bytes: float
     finished: int
+    backlog: int
+    requests: int
     events: int
+
+    @property
+    def overloaded(self) -> bool:
+        return self.backlog > OVERLOAD * self.requests
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -56,7 +80,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return values[min(max(ceil(share * len(values)) - 1, 0), len(values) - 1)]
 
 
-def simulate(cache: Cache, pool_bytes: int, max_num_seqs: int, traffic: Traffic) -> Simulated:
+def simulate(cache: Sizes, pool_bytes: int, max_num_seqs: int, traffic: Traffic) -> Simulated:
     """Let the traffic run through one replica.
 
     First come, first served; a request is admitted when its prompt fits beside the watermark, grows by blocks, and
@@ -78,7 +102,7 @@ class _Replica:
     """The event loop. Events: arrival (0), growth by a step (1), finish (2)."""
 
     def __init__(
-        self, cache: Cache, pool: int, slots: int, traffic: Traffic, plans: list[tuple[int, int]], arrive: list[float]
+        self, cache: Sizes, pool: int, slots: int, traffic: Traffic, plans: list[tuple[int, int]], arrive: list[float]
     ) -> None:
         self.cache, self.pool, self.slots, self.traffic, self.plans, self.arrive = (
             cache,
@@ -99,7 +123,7 @@ class _Replica:
         self.waited = [0.0] * len(plans)
         self.since = list(arrive)
         self.preempted: set[int] = set()
-        self.refused = self.finished = 0
+        self.refused = self.finished = self.backlog = 0
         self.time_at: dict[int, float] = {}
         self.byte_seconds = 0.0
         self.handled = 0
@@ -129,8 +153,8 @@ class _Replica:
             if kind == 0:
                 if self.size(sum(self.plans[who])) > self.pool:
                     self.refused += 1
-                    continue
-                self.waiting.append(who)
+                else:
+                    self.waiting.append(who)
             elif kind == 1:
                 self.grow(who)
             else:
@@ -138,6 +162,8 @@ class _Replica:
                 self.finished += 1
             if self.waiting:
                 self.admit()
+            if kind == 0 and who == len(self.plans) - 1:
+                self.backlog = len(self.waiting)
 
     def admit(self) -> None:
         spare = int(self.pool * WATERMARK)
@@ -152,7 +178,8 @@ class _Replica:
             self.used += need
             self.running[who] = need
             self.waited[who] += self.now - self.since[who]
-            start = self.now + tokens / self.traffic.prefill_tokens_per_s
+            fresh = max(tokens - self.traffic.cached_tokens, 1)
+            start = self.now + fresh / self.traffic.prefill_tokens_per_s
             self.schedule(who, start, output)
 
     def schedule(self, who: int, start: float, output: int) -> None:
@@ -207,5 +234,5 @@ class _Replica:
             waiting_p50_s=percentile(waits, 0.5), waiting_p90_s=percentile(waits, 0.9),
             waiting_p99_s=percentile(waits, 0.99), preempted_share=len(self.preempted) / len(self.plans),
             refused=self.refused, used_mean_bytes=self.byte_seconds / span, finished=self.finished,
-            events=self.handled,
+            backlog=self.backlog, requests=len(self.plans), events=self.handled,
         )  # fmt: skip

@@ -11,6 +11,7 @@ from calculator.serving.bill import start
 from calculator.serving.capacity import Packed, Separated, packed, separated
 from calculator.serving.lengths import Lengths, Lognormal, preset
 from calculator.serving.plan import ServingPlan
+from calculator.serving.prefix import Beside, cached_tokens
 from calculator.serving.simulator import Simulated, Traffic, percentile, simulate
 from calculator.serving.speed import Speed, speed
 
@@ -30,6 +31,9 @@ class Outlook(Frozen):
     context runs; ``split``: with requests above ``long_tokens`` (0: all are of one length) on servers of their own.
     ``simulated`` is the traffic at the plan's mean concurrency, ``speed`` what it was run at; both None where the
     card's rates are not known. ``prompt_tokens`` and ``output_tokens`` are medians.
+
+    ``arrivals_per_s`` keep the wished number busy if all of them run, ``served_per_s`` is what the replica gets done:
+    where it is less, the queue grows without end. A prefix that all requests share is held once, beside them.
     """
 
     full: Packed
@@ -40,6 +44,12 @@ class Outlook(Frozen):
     output_tokens: int
     speed: Speed | None
     simulated: Simulated | None
+    arrivals_per_s: float = 0.0
+    served_per_s: float = 0.0
+
+    @property
+    def overloaded(self) -> bool:
+        return self.served_per_s < self.arrivals_per_s
 
 
 def lengths_of(plan: ServingPlan) -> Lengths | None:
@@ -56,14 +66,16 @@ def lengths_of(plan: ServingPlan) -> Lengths | None:
 
 
 def outlook(
-    shape: ModelShape, plan: ServingPlan, gpu: Gpu, lengths: Lengths, stored: StoredWeights | None = None
-) -> Outlook:
-    """The plan's mean concurrency with requests of these lengths, cut at the engine's context limit.
+    shape: ModelShape, plan: ServingPlan, gpu: Gpu, lengths: Lengths, stored: StoredWeights | None = None,
+    *, requests: int = REQUESTS,
+) -> Outlook:  # fmt: skip
+    """The plan's mean concurrency with ``requests`` of these lengths, cut at the engine's context limit.
 
     Raises ``PlanError`` for what the engine cannot run, and ("speed.nothing_fits") where no request fits.
     """
     begun = start(shape, plan, gpu, stored)
-    cache, pool = begun.cache, max(begun.pool.value, 0)
+    cached = cached_tokens(plan, begun.cache, begun.max_model_len)
+    cache, pool = Beside(begun.cache, cached), max(begun.pool.value - begun.cache.shared_bytes(cached), 0)
     lengths = lengths.capped(begun.max_model_len)
     sample = lengths.draw(_SAMPLE, 7)
     prompt, output = (int(percentile(sorted(pair[i] for pair in sample), 0.5)) for i in (0, 1))
@@ -73,33 +85,47 @@ def outlook(
     full = packed(cache, pool, lengths, max_num_seqs=slots, draws=draws)
     if full.p50 < 1:
         raise PlanError("speed.nothing_fits", field="gpu", context_tokens=prompt + output)
-    longest = cache.needed(1, min(begun.max_model_len, cache.longest(pool)))
+    longest = cache.needed(1, min(begun.max_model_len, begun.cache.longest(begun.pool.value)))
     totals = sorted(map(sum, sample))
     cuts = [int(percentile(totals, share)) for share in LONG_SHARES]
     threshold = next((cut for cut in cuts if cut < totals[-1]), 0)
     wished = plan.concurrency / begun.replicas
-    try:
-        rate = speed(
-            shape, plan, gpu, prompt_tokens=prompt, output_tokens=output, batch=max(1, min(round(wished), full.p50)),
-            stored=stored,
+    running = max(1, min(round(wished), full.p50))
+
+    def rated(asked: ServingPlan) -> Speed:
+        return speed(
+            shape, asked, gpu, prompt_tokens=prompt, output_tokens=output, batch=running, stored=stored
         )  # fmt: skip
+
+    rate, traffic = None, None
+    try:
+        rate, cold = rated(plan), rated(plan.model_copy(update={"shared_prefix_tokens": 0}))
     except PlanError:
-        rate = None
-    traffic = None if rate is None else _stream(lengths, sample, rate, wished, prompt)
+        pass
+    else:
+        traffic = _stream(lengths, sample, prompt / cold.ttft_s.value, cold.tpot_s.value, wished, cached, requests)
+    run = None if traffic is None else simulate(cache, pool, slots, traffic)
+    arrivals = 0.0 if traffic is None else traffic.arrivals_per_s
+    share = min(1.0, full.p50 / wished)
+    if run is not None and run.overloaded:
+        share = min(share, 1 - run.backlog / run.requests)
     return Outlook(
         full=full,
         beside_longest=packed(cache, pool, lengths, max_num_seqs=slots, draws=draws, fixed_bytes=longest),
         split=separated(cache, pool, lengths, threshold, max_num_seqs=slots, draws=draws),
         long_tokens=threshold, prompt_tokens=prompt, output_tokens=output, speed=rate,
-        simulated=None if traffic is None else simulate(cache, pool, slots, traffic),
+        simulated=run, arrivals_per_s=arrivals, served_per_s=arrivals * share,
     )  # fmt: skip
 
 
-def _stream(lengths: Lengths, sample: list[tuple[int, int]], rate: Speed, wished: float, prompt: int) -> Traffic:
-    """Arrivals that keep ``wished`` requests busy on average: by Little's law, their number over the time of one."""
-    prefill = prompt / rate.ttft_s.value
-    held = [pair[0] / prefill + pair[1] * rate.tpot_s.value for pair in sample]
+def _stream(
+    lengths: Lengths, sample: list[tuple[int, int]], prefill: float, tpot: float, wished: float, cached: int,
+    requests: int,
+) -> Traffic:  # fmt: skip
+    """Arrivals that keep ``wished`` requests busy on average: by Little's law, their number over the time of one.
+    ``prefill`` tokens a second of a prompt are computed that are not ``cached``."""
+    held = [max(pair[0] - cached, 1) / prefill + pair[1] * tpot for pair in sample]
     return Traffic(
-        lengths=lengths, arrivals_per_s=wished * len(held) / sum(held), tpot_s=rate.tpot_s.value,
-        prefill_tokens_per_s=prefill, requests=REQUESTS,
+        lengths=lengths, arrivals_per_s=wished * len(held) / sum(held), tpot_s=tpot, prefill_tokens_per_s=prefill,
+        cached_tokens=cached, requests=requests,
     )  # fmt: skip

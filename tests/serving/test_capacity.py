@@ -14,6 +14,7 @@ from calculator.serving.capacity import matrix, packed, separated
 from calculator.serving.lengths import MAX_LINE, PRESETS, Lengths, Lognormal, preset, read_lengths
 from calculator.serving.pages import PagedCache, Part
 from calculator.serving.plan import ServingPlan
+from calculator.serving.prefix import Beside
 from calculator.serving.simulator import Traffic, percentile, simulate
 from tests.serving.shapes import llama
 
@@ -99,6 +100,30 @@ def test_a_full_server_runs_at_what_the_pool_packs() -> None:
     assert found.waiting_p90_s > 1
     assert found.running_p50 == pytest.approx(expected.p50, rel=0.15)
     assert found.used_mean_bytes <= pool
+
+
+@pytest.mark.parametrize("requests", [2000, 8000])
+def test_a_queue_that_grows_is_told_from_one_that_does_not(requests: int) -> None:
+    """100 slots of 2 seconds serve 50 requests a second: 40 are calm, 60 leave a sixth of all waiting."""
+    lengths = Lengths(name="even", prompt=Lognormal(median=16, spread=0), output=Lognormal(median=200, spread=0))
+    for arrivals, left in ((40, 0.0), (60, 1 / 6)):
+        traffic = Traffic(
+            lengths=lengths, arrivals_per_s=arrivals, tpot_s=0.01, prefill_tokens_per_s=1e9, requests=requests
+        )
+        found = simulate(CACHE, 10**12, 100, traffic)
+        assert found.overloaded == (left > 0)
+        assert found.backlog / requests == pytest.approx(left, abs=0.06)
+
+
+def test_a_cached_prefix_shortens_the_stay_and_takes_no_room_of_its_own() -> None:
+    # 8,000 of 10,000 tokens cached: a fifth of the prefill, a fifth of the bytes.
+    lengths = Lengths(name="one", prompt=Lognormal(median=10_000, spread=0), output=Lognormal(median=1, spread=0))
+    traffic = Traffic(lengths=lengths, arrivals_per_s=1, tpot_s=0.001, prefill_tokens_per_s=1000, requests=4000)
+    cold = simulate(CACHE, 10**12, 10**6, traffic)
+    warm = simulate(Beside(CACHE, 8000), 10**12, 10**6, traffic.model_copy(update={"cached_tokens": 8000}))
+    assert cold.running_mean == pytest.approx(10, rel=0.05)
+    assert warm.running_mean == pytest.approx(2, rel=0.05)
+    assert warm.used_mean_bytes == pytest.approx(cold.used_mean_bytes / 25, rel=0.05)
 
 
 def test_every_request_ends_and_memory_is_given_back() -> None:

@@ -55,6 +55,45 @@ def test_a_card_without_rates_still_has_a_pool() -> None:
     assert found.full.p50 > 0
 
 
+@pytest.mark.parametrize("requests", [2000, 4000, 8000])
+def test_an_overload_is_said_however_many_requests_are_simulated(requests: int) -> None:
+    """Three times what the pool holds: a third of the arrivals is served, and the waiting time is no figure."""
+    shape, gpu = load_preset("llama-3.1-8b").shape, find("l4-24gb")
+    lengths = Lengths(name="one", prompt=Lognormal(median=2000, spread=0), output=Lognormal(median=100, spread=0))
+    held = outlook(shape, PLAN, gpu, lengths).full.p50
+    busy = outlook(shape, PLAN.model_copy(update={"concurrency": 3 * held}), gpu, lengths, requests=requests)
+    assert busy.overloaded
+    assert busy.served_per_s == pytest.approx(busy.arrivals_per_s / 3, rel=0.05)
+    assert busy.simulated is not None
+    assert busy.simulated.overloaded
+    # By Little's law: the requests that the pool holds over the time of one.
+    assert busy.speed is not None
+    stay = busy.speed.ttft_s.value + 100 * busy.speed.tpot_s.value
+    assert busy.served_per_s == pytest.approx(held / stay, rel=0.05)
+    calm = outlook(shape, PLAN.model_copy(update={"concurrency": held // 2}), gpu, lengths, requests=requests)
+    assert not calm.overloaded
+    assert calm.served_per_s == calm.arrivals_per_s > 0
+
+
+def test_a_shared_prefix_takes_its_blocks_once() -> None:
+    """1,600 of 2,000 tokens are the same: the pool less 1,600 tokens, over requests of 448 (whole blocks of 16)."""
+    shape, gpu = load_preset("llama-3.1-8b").shape, find("l4-24gb")
+    lengths = Lengths(name="one", prompt=Lognormal(median=2031, spread=0), output=Lognormal(median=1, spread=0))
+    plan = PLAN.model_copy(update={"shared_prefix_tokens": 1600})
+    begun = start(shape, plan, gpu)
+    tokens = begun.cache.tokens(begun.pool.value, 8192)
+    found, apart = outlook(shape, plan, gpu, lengths), outlook(shape, PLAN, gpu, lengths)
+    assert found.full.p50 == (tokens - 1600) // 432
+    assert apart.full.p50 == tokens // 2032
+    assert found.simulated is not None
+    assert apart.simulated is not None
+    assert found.speed is not None
+    assert apart.speed is not None
+    assert found.speed.ttft_s.value < 0.3 * apart.speed.ttft_s.value
+    off = outlook(shape, plan.model_copy(update={"prefix_caching": False}), gpu, lengths)
+    assert off.full.p50 == apart.full.p50
+
+
 def test_nothing_fits() -> None:
     with pytest.raises(PlanError, match="nothing_fits"):
         outlook(load_preset("llama-3.1-70b").shape, PLAN, find("l4-24gb"), lengths_of(PLAN) or Lengths(name="none"))

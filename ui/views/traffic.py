@@ -70,9 +70,16 @@ def _rows(found: Outlook | None, plan: ServingPlan, words: Words) -> list[tuple[
             p99_count=run.running_p99, wished_count=plan.concurrency,
         ),
         unknown if run is None else words(
+            "explore.traffic.overload", arrivals=rate(found.arrivals_per_s), served=rate(found.served_per_s)
+        ) if found.overloaded else words(
             "explore.traffic.waiting.of", p50=seconds(run.waiting_p50_s), p90=seconds(run.waiting_p90_s),
             p99=seconds(run.waiting_p99_s),
         ),
         unknown if run is None else f"{run.preempted_share:.1%}",
     )  # fmt: skip
     return [(words(f"explore.traffic.{name}"), value) for name, value in zip(names, values, strict=True)]
+
+
+def rate(requests_per_s: float) -> str:
+    """ "0.042", "1.8", "24": requests a second, two digits."""
+    return f"{requests_per_s:.2g}" if requests_per_s < 10 else f"{requests_per_s:,.0f}"
