@@ -196,3 +196,37 @@ def test_a_shared_cache_has_no_windows() -> None:
         split_of(plan, shape)
     assert caught.value.key == "serving.dcp_window"
     assert split_of(plan.model_copy(update={"hybrid_kv_cache_manager": False}), shape).dcp == 2
+
+
+# Plan, and the ranks that share attention and embedding, and MLPs and head, of one copy.
+LAYOUTS: list[tuple[dict[str, Any], int, int]] = [
+    ({"tp": 4, "dp": 2}, 4, 4), ({"tp": 4, "dp": 2, "ep": 8}, 4, 4), ({"tp": 8}, 8, 8), ({"tp": 1, "dp": 8}, 1, 1),
+    ({"engine": "sglang", "tp": 8, "ep": 2}, 8, 8),
+    ({"engine": "sglang", "tp": 8, "dp": 2, "dp_attention": True}, 4, 8),
+    ({"engine": "sglang", "tp": 8, "dp": 8, "ep": 8, "dp_attention": True}, 1, 8),
+    ({"engine": "tensorrt_llm", "tp": 8, "ep": 4}, 8, 8),
+    ({"engine": "tensorrt_llm", "tp": 8, "dp_attention": True}, 1, 1),
+    ({"engine": "lmdeploy", "tp": 8, "ep": 8}, 8, 8), ({"engine": "tgi", "tp": 8}, 8, 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [MOE, "deepseek-ai/DeepSeek-V2-Lite"])
+@pytest.mark.parametrize(("fields", "attention", "dense"), LAYOUTS)
+def test_what_eight_ranks_hold_is_the_whole_and_its_copies(
+    model: str, fields: dict[str, Any], attention: int, dense: int
+) -> None:
+    """Experts once, whichever way they are cut; the rest as often as its ranks fit into eight."""
+    shape, plan = shape_named(model), ServingPlan.model_validate({"n_gpus": 8, **fields})
+    total = 0
+    inside = [(t, shape.blocks[index]) for index in shape.order for t in shape.blocks[index].tensors]
+    outside = [(t, None) for t in (*shape.embedding, *shape.final, *shape.head)]
+    for tensor, block in [*inside, *outside]:
+        shared = attention if tensor.component in ("attention", "embedding") else dense
+        if tensor.component == "experts":
+            shared = 8
+        elif tensor.split == "none":
+            shared = 1
+        elif tensor.split == "kv" and block is not None:
+            shared = min(shared, block.kv_heads)
+        total += 2 * tensor.elements * 8 // shared
+    assert 8 * load(shape, plan, split_of(plan, shape)).largest == pytest.approx(total, abs=8)
