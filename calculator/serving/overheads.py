@@ -24,6 +24,17 @@ NCCL_SOURCE = Source(
 )
 
 
+NETWORK_BUFFERS = Span(24 * MIB, 0, 384 * MIB)
+"""What NCCL's connections to other nodes take beside those inside one: some 12 MiB a channel and connection. Usually 8
+channels spread their two tree connections over the cards of a node; at most 16 channels have both at one card. More
+nodes than two add nothing, since a ring and a tree have as many neighbours at any size. Assumed, of these parts."""
+NETWORK_BUFFERS_SOURCE = Source(
+    title="NCCL issues 986 and 964: memory grows with channels and connections, no more beyond two nodes; 12 MiB a "
+    "connection and channel in 544 MiB for a pair on NVLink",
+    url="https://github.com/NVIDIA/nccl/issues/986", checked_on="2026-11-30",
+)  # fmt: skip
+
+
 def is_linked(gpu: Gpu) -> bool:
     """Whether cards of this kind are usually joined by NVLink or its like. An unnamed card counts by its size."""
     if gpu.kind == "custom":
@@ -37,9 +48,16 @@ def context_term(gpu: Gpu) -> Term:
     return Term(span, text("serving.item.context"), "calibrated", CONTEXT_SOURCE)
 
 
-def communication_term(gpu: Gpu, ranks: int) -> Term:
-    """Buffers of the collectives among ``ranks`` GPUs."""
+def network_span(ranks: int, node: int) -> Span:
+    """Buffers of ``ranks`` GPUs towards other nodes, of ``node`` GPUs each."""
+    return NETWORK_BUFFERS if ranks > node else ZERO
+
+
+def communication_term(gpu: Gpu, ranks: int, node: int) -> Term:
+    """Buffers of the collectives among ``ranks`` GPUs, of which a node holds ``node``."""
     span = ZERO
     if ranks > 1:
         span = Span(2 * GIB, GIB // 2, 5 * GIB // 2) if is_linked(gpu) else Span(GIB // 4, GIB // 8, GIB // 2)
-    return Term(span, text("serving.item.non_torch", ranks_count=ranks), "calibrated", NCCL_SOURCE)
+    source = NETWORK_BUFFERS_SOURCE if ranks > node else NCCL_SOURCE
+    span = span + network_span(ranks, node)
+    return Term(span, text("serving.item.non_torch", ranks_count=ranks), "calibrated", source)

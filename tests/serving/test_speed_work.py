@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from calculator.hardware import find
 from calculator.serving import acceptance
-from calculator.serving.bill import start
+from calculator.serving.bill import bill, start
 from calculator.serving.counts import touched
 from calculator.serving.network import Layout, adapter_rate, layout_of, node_size, ring
 from calculator.serving.plan import ServingPlan
@@ -188,6 +188,20 @@ def test_two_nodes_cost_their_network() -> None:
 def test_replicas_count_as_nodes_where_they_share_experts() -> None:
     assert found(R1, H200, dp=16, ep=16, n_gpus=16, kv_cache_dtype="fp8", max_model_len=4096).nodes == 2
     assert found(dp=16, n_gpus=16).nodes == 1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm"])
+def test_buffers_towards_other_nodes_are_the_same_for_any_number_of_them(engine: str) -> None:
+    """Two tree connections of 12 MiB, and at most 16 channels with both at one card."""
+    ends = {
+        node: bill(LLAMA_70B, ServingPlan(engine=engine, tp=4, n_gpus=4, max_model_len=8192, gpus_per_node=node), H100)
+        for node in (None, 2, 1)
+    }
+    rows = {node: next(i for i in made.items if i.key == "non_torch") for node, made in ends.items()}
+    assert rows[2].bytes - rows[None].bytes == 24 * 2**20
+    assert rows[2].high - rows[None].high == 2 * 16 * 12 * 2**20
+    assert rows[2].low == rows[None].low
+    assert rows[1].bytes == rows[2].bytes
 
 
 # ------------------------------------------------------------------------------------------------------------- drafts

@@ -12,6 +12,7 @@ from calculator.model.stored import StoredWeights
 from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.cache import cache_format, layer_specs
 from calculator.serving.loaded import load
+from calculator.serving.network import node_size
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
@@ -64,7 +65,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         notes.append(text("serving.assume.fraction", fraction=fraction))
     logits = (tokens + 2 * seqs) * shape.vocab * 2
     work = Span(logits, 0, 2 * logits)
-    links, context = communication_term(gpu, split.tp), context_term(gpu)
+    links, context = communication_term(gpu, split.tp, node_size(plan, gpu)), context_term(gpu)
     adapters = adapter_rows(shape, weights.layers[0], split, plan, Adapted(experts=False))
     free = (held + extra_span(adapters) + work + links.span + context.span).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:

@@ -14,6 +14,7 @@ from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.cache import cache_format, layer_specs
 from calculator.serving.drafts import WITHOUT_MODEL, Draft, draft_of, draft_rows, drafts_of, method_of
 from calculator.serving.loaded import load
+from calculator.serving.network import node_size
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, Part, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
@@ -158,7 +159,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     held = Span.about(weights.largest, 0.01)
     stage = weights.stages.index(weights.largest)
     layers = weights.layers[stage]
-    context, links = context_term(gpu), communication_term(gpu, split.tp)
+    context, links = context_term(gpu), communication_term(gpu, split.tp, node_size(plan, gpu))
     before = (context.span + links.span).rest_of(gpu.total_bytes)
     if plan.free_memory_bytes is not None:
         before = Span.exact(plan.free_memory_bytes + held.value)

@@ -13,6 +13,7 @@ from calculator.serving.adapters import widest_rows
 from calculator.serving.cache import cache_format, layer_specs
 from calculator.serving.drafts import draft_of, draft_rows
 from calculator.serving.loaded import load
+from calculator.serving.network import node_size
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
@@ -71,7 +72,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         notes.append(text("serving.assume.fraction", fraction=fraction))
     work = widest_layer(shape, split, weights.layers[stage], tokens) + logits_bytes(shape, min(seqs, tokens), 1.0)
     activation = Span(work, work // 2, work * 2)
-    links, context = communication_term(gpu, split.tp), context_term(gpu)
+    links, context = communication_term(gpu, split.tp, node_size(plan, gpu)), context_term(gpu)
     buffers = Span(200 * MIB, 50 * MIB, 1200 * MIB)
     taken = held + extra_span(extras) + activation + links.span + buffers
     free = (taken + context.span).rest_of(gpu.total_bytes)

@@ -12,6 +12,7 @@ from calculator.model.stored import StoredWeights
 from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.cache import cache_format, layer_specs
 from calculator.serving.loaded import load
+from calculator.serving.network import node_size
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
@@ -59,7 +60,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     fraction, room = plan.memory_fraction or 1.0, at(ROOM, version)
     work = widest_layer(shape, split, weights.layers[0], tokens) + logits_bytes(shape, tokens, 0.5)
     activation = Span(work, work // 2, 2 * work)
-    links, context = communication_term(gpu, split.tp), context_term(gpu)
+    links, context = communication_term(gpu, split.tp, node_size(plan, gpu)), context_term(gpu)
     outside = int((1 - fraction) * gpu.total_bytes)
     adapters = adapter_rows(shape, weights.layers[0], split, plan, Adapted(experts=False, sharded=True))
     free = (held + extra_span(adapters) + activation + links.span + context.span + Span.exact(outside)).rest_of(

@@ -30,7 +30,8 @@ from calculator.serving.engines.vllm_weights import (
     tensor_size,
 )
 from calculator.serving.loaded import load
-from calculator.serving.overheads import context_term
+from calculator.serving.network import node_size
+from calculator.serving.overheads import context_term, network_span
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import Split, ceil_div, replicas_of, round_up, split_of
 from calculator.serving.start import ZERO, Rows, Span, Start, Term, extra_span
@@ -177,6 +178,7 @@ def _stage(
     )
     outside = _non_torch(shape, split, gpu, chosen, samples=last, fed=last and plan.speculative in FED_BY_HIDDEN,
                          latent=not expanded(plan))  # fmt: skip
+    outside = outside + network_span(split.tp * split.dp, node_size(plan, gpu))
     context = context_term(gpu).span
     if rules.context_in_budget(version, chosen.runner):
         outside, context = outside + context, ZERO
