@@ -25,6 +25,7 @@ COLOURS: Mapping[str, str] = MappingProxyType({
     "gathered_parameters": "#5fc3ef",
     "comm_buffers": "#4f3a8c",
     "predictions": "#6d1f4f",
+    "loading_copies": "#b7c4ff",
     "inputs": "#c9b18a",
     "kernel_workspace": "#8a5a44",
     "slack": "#a9b1c0",

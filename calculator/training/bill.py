@@ -10,6 +10,7 @@ from calculator.text import Text, Value, text
 from calculator.training import overheads
 from calculator.training.check import check
 from calculator.training.evaluation import evaluation
+from calculator.training.loading import PACKED_LOADING
 from calculator.training.phases import Phases
 from calculator.training.plan import TrainingPlan
 from calculator.training.program import Program
@@ -52,6 +53,7 @@ ORDER = (
     "casts",
     "gathered_parameters",
     "predictions",
+    "loading_copies",
     "comm_buffers",
     "inputs",
     "kernel_workspace",
@@ -66,6 +68,7 @@ _SOURCES = {
     "gathered_parameters": SHARDING,
     "comm_buffers": SHARDING,
     "kernel_workspace": overheads.CUBLAS,
+    "loading_copies": PACKED_LOADING,
 }
 
 _STATIC = ("parameters", "adapter_parameters", "gradients", "optimizer_states", "optimizer_temporary")
@@ -96,6 +99,8 @@ def bill(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
     seen = Phases.of(made.program)
     if plan.eval_batch is not None:
         seen = seen.beside(Phases.of(evaluation(shape, plan, gpu, tensors_only=tensors_only)))
+    if sum(made.loading.values()) > made.program.start_bytes:
+        seen = Phases.during("load", made.loading).beside(seen)
     peak_phase = seen.peak
     at_peak, highest = seen.levels[peak_phase], seen.highest
     values = _values(plan, made)
@@ -231,10 +236,13 @@ def timeline(shape: ModelShape, plan: TrainingPlan, gpu: Gpu) -> tuple[TimePoint
     """
     shape = enlarged(shape, plan.added_tokens)
     check(shape, plan)
-    programs = [step(shape, plan, gpu).program]
+    made = step(shape, plan, gpu)
+    programs = [made.program]
     if plan.eval_batch is not None:
         programs.append(evaluation(shape, plan, gpu))
     points = [TimePoint(phase="load", label=text("training.stage.load"), items=dict(programs[0].start))]
+    if sum(made.loading.values()) > made.program.start_bytes:
+        points.insert(0, TimePoint(phase="load", label=text("training.stage.loading"), items=dict(made.loading)))
     for program in programs:
         points += _points(program, points[-1].phase)
     return tuple(points)

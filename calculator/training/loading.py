@@ -1,19 +1,21 @@
-"""The loading phase: what stands on the host before the weights are on the card.
+"""The loading phase: what stands on the host before the weights are on the card, and beside them on the card.
 
 Sources: transformers 4.31 to 5.24 ``modeling_utils.py`` and ``quantizers``, accelerate 1.14 ``utils/fsdp_utils.py``,
-DeepSpeed 0.19 ``zero/partition_parameters.py``, torchtitan and Megatron-LM (weights made on the card).
+DeepSpeed 0.19 ``zero/partition_parameters.py``, torchtitan and Megatron-LM (weights made on the card), peft 0.20
+``utils/other.py`` prepare_model_for_kbit_training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from calculator.bill import HostItem, Range
 from calculator.model.shape import ModelShape
 from calculator.sources import Source
 from calculator.text import text
+from calculator.training.holdings import Weights, bytes_of
 from calculator.training.plan import TrainingPlan
-from calculator.training.recipe import BYTES, Recipe, adapted
+from calculator.training.recipe import BYTES, CAST_BACK, Recipe, adapted
 from calculator.training.sharding import FSDP
 from calculator.training.stack import HUGGING_FACE, before
 from calculator.training.statics import Statics
@@ -23,6 +25,12 @@ FROM_PRETRAINED = Source(
     url="https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py",
     checked_on="2026-11-29",
     versions="transformers 4.31 - 5.24",
+)
+PACKED_LOADING = Source(
+    title="transformers, quantizer_bnb_4bit.py, and peft, prepare_model_for_kbit_training: one tensor at a time",
+    url="https://github.com/huggingface/peft/blob/main/src/peft/utils/other.py",
+    checked_on="2026-11-29",
+    versions="transformers 4.31 - 5.24, peft 0.4 - 0.20",
 )
 SHARDED_LOADING = Source(
     title="accelerate, fsdp_utils.py: RAM-efficient loading from rank 0, else every rank loads the whole model",
@@ -72,6 +80,26 @@ def host_items(
         beside = min(whole, FILE_BYTES) if before(plan.transformers_version, 5) else 0
         one = Range(value=whole, low=tensor, high=whole + beside)
         yield _item("loading_whole", one, one * processes, FROM_PRETRAINED, each, shape)
+
+
+def card_copies(
+    groups: Sequence[Weights], head: Weights, buffers: int, plan: TrainingPlan, recipe: Recipe
+) -> dict[str, int]:
+    """Bytes by item at loading's own highest instant on the card, where it holds more than the weights: a base that is
+    packed on the fly. The last layers' largest matrix stands in 16 bit beside what is packed; PEFT's k-bit preparation
+    then casts whatever is not packed to fp32, tensor by tensor, the head last. Empty elsewhere."""
+    if not adapted(plan) or plan.base_quant not in PACKS or plan.sharding in FSDP or plan.sharding == "zero3":
+        return {}
+    as_loaded = recipe._replace(small=recipe.weight, norm=recipe.weight, held=recipe.weight)
+    loaded = buffers + sum(bytes_of(group, plan, as_loaded) for group in groups)
+    half = int(BYTES[recipe.weight])
+    beside = max((half * w.elements for group in groups for w in group if w.packable), default=0)
+    if plan.kbit_prepared and plan.framework not in CAST_BACK:
+        wide = buffers + sum(bytes_of(group, plan, as_loaded._replace(small="fp32", norm="fp32")) for group in groups)
+        left = max((half * w.elements for w in head if not w.packable), default=0)
+        first = max((4 * w.elements for w in groups[0]), default=0)
+        beside = max(beside, first, wide + left - loaded)
+    return {"parameters": loaded, "loading_copies": beside}
 
 
 def largest_tensor(shape: ModelShape) -> int:

@@ -20,6 +20,11 @@ class Phases:
     def of(program: Program) -> Phases:
         return Phases(program.items, program.highest_by_key, program.phases_by_key)
 
+    @staticmethod
+    def during(phase: str, items: dict[str, int]) -> Phases:
+        """A phase of one instant."""
+        return Phases({phase: items}, items, dict.fromkeys(items, (phase,)))
+
     def beside(self, other: Phases) -> Phases:
         """Both, this one's phases first."""
         keys = [*self.highest, *(key for key in other.highest if key not in self.highest)]

@@ -15,6 +15,7 @@ from calculator.training.build import build_pattern
 from calculator.training.compiled import compiled
 from calculator.training.forms import NOTHING, Form, rounded
 from calculator.training.host import host_bill, offloaded, steps_on_host, with_activations
+from calculator.training.loading import card_copies
 from calculator.training.numerics import Numerics
 from calculator.training.optimizer import StepMemory
 from calculator.training.parallel import Part, degrees, parts_of
@@ -25,7 +26,7 @@ from calculator.training.recipe import BYTES, Recipe, adapted, resolve
 from calculator.training.settings import head_form, numerics, outputs_fp32, regime, row_counts
 from calculator.training.sharding import FSDP, ZERO_BUCKET, Division, data_parallel, division, edits_of
 from calculator.training.stack import accumulates, expandable, outputs_held, stack_of
-from calculator.training.statics import Statics, statics
+from calculator.training.statics import Statics, groups_of, statics
 from calculator.training.tape import TOKENS
 
 
@@ -42,6 +43,7 @@ class RankStep:
     end: dict[str, Form]
     host: HostBill | None
     offloaded: Form
+    loading: dict[str, int]
     assumed: Assumed
     apart: dict[str, dict[str, int]]
 
@@ -51,7 +53,7 @@ class Step:
     """The program of the worst-loaded rank, named ``rank``; ``spread``: peak bytes by rank; ``divided``: over how many
     GPUs an item is spread; ``values``: the plan's numbers for the items' formulas; ``end``: what is left after the
     last step; ``apart``: items of which experts have a division of their own; ``host``: what the process holds in host
-    memory."""
+    memory; ``loading``: bytes by item at loading's own highest instant, where that is not just the weights."""
 
     program: Program
     rank: str
@@ -62,6 +64,7 @@ class Step:
     assumptions: tuple[Text, ...]
     end: dict[str, int]
     host: HostBill | None
+    loading: dict[str, int]
     apart: dict[str, dict[str, int]]
 
 
@@ -162,6 +165,7 @@ def step(shape: ModelShape, plan: TrainingPlan, gpu: Gpu, *, tensors_only: bool 
         assumptions=(*made.assumed.before, *too_long(shape, plan), *made.assumed.after, *evaluated(plan)),
         end={key: form.at(rows) for key, form in made.end.items()},
         host=host,
+        loading=made.loading,
         apart=made.apart,
     )
 
@@ -216,6 +220,7 @@ def rank_step(
         end=at_end(start, made, memory, shape, plan, recipe, by),
         host=host_bill(made, memory, shape, plan, recipe, by),
         offloaded=offloaded(pattern.stages),
+        loading=card_copies(groups_of(book, n, part), book.units_for(n).head, book.buffers_bytes, plan, recipe),
         assumed=assumed(shape, plan, recipe, n),
         divided={key: count for key, count in counts.items() if count > 1},
         apart=apart,

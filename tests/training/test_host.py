@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from calculator.bill import Bill, HostBill
 from calculator.hardware import resolve
 from calculator.lookup import load_preset
-from calculator.training import bill
+from calculator.training import bill, timeline
 from calculator.training.host import power_of_two
 from calculator.training.plan import TrainingPlan
 from tests.training.shapes import shape
@@ -177,3 +177,45 @@ def test_totals_are_those_of_the_fuller_phase(changes: dict[str, Any]) -> None:
     sums = {p: sum(i.node.value for i in found.items if i.phase == p) for p in ("load", "train")}
     assert found.node.value == max(sums.values()) == sums[found.peak_phase]
     assert all(i.process.low <= i.process.value <= i.process.high <= i.node.high for i in found.items)
+
+
+# ------------------------------------------------------------------------------------------- loading on the card
+
+EMBEDDING, LINEAR = 128_256 * 4096, 32 * (4096 * (2 * 4096 + 2 * 1024 + 3 * 14336))
+
+
+def loading_peak(**changes: Any) -> dict[str, int]:
+    found = made(**{"method": "qlora", "base_quant": "nf4", "seq_len": 128, "loss": "fused_linear_ce"} | changes)
+    return dict(next(p for p in found.phases if p.name == "load").items)
+
+
+def test_kbit_preparation_casts_what_is_not_packed() -> None:
+    """Packed base, embedding, head and norms in 16 bit; then all those in fp32 with the head's 16 bits still there."""
+    items = loading_peak(kbit_prepared=True)
+    norms = 65 * 4096
+    packed = LINEAR // 2 + LINEAR // 64 * 4
+    assert items["parameters"] == pytest.approx(packed + 2 * (2 * EMBEDDING + norms), rel=1e-3)
+    assert items["loading_copies"] == 2 * (2 * EMBEDDING + norms) + 2 * EMBEDDING
+    assert set(items) == {"parameters", "loading_copies"}
+
+
+def test_loading_can_be_the_peak_of_a_short_run() -> None:
+    short = {"method": "qlora", "base_quant": "nf4", "kbit_prepared": True, "seq_len": 128, "loss": "fused_linear_ce"}
+    found = made(**short)
+    assert found.peak_phase == "load"
+    assert found.allocated.value == sum(loading_peak(kbit_prepared=True).values())
+    points = timeline(LLAMA, TrainingPlan.model_validate(short), GPU)
+    assert sum(points[0].items.values()) == max(sum(p.items.values()) for p in points) == found.allocated.value
+    long = made(**short | {"seq_len": 8192, "micro_batch": 8})
+    assert long.peak_phase != "load"
+
+
+def test_packing_on_the_fly_needs_one_matrix_more() -> None:
+    """It is below what waits at a step's beginning (states, adapters) unless those are small."""
+    small = {"adapter": {"rank": 1, "targets": ["q"]}, "adapter_dtype": "bf16"}
+    assert loading_peak(**small)["loading_copies"] == 2 * 4096 * 14336
+
+
+@pytest.mark.parametrize("changes", [{}, {"method": "lora"}, {"sharding": "fsdp2", "n_gpus": 8}])
+def test_plain_loading_is_no_more_than_the_weights(changes: dict[str, Any]) -> None:
+    assert "loading_copies" not in {i.key for i in made(**changes).items}
