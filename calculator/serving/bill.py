@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, floor
 from types import MappingProxyType
+from typing import get_args
 
 from calculator.bill import Basis, Bill, Item, Layer, Phase, Range, ServingFigures, Verdict
 from calculator.errors import PlanError
@@ -13,10 +14,10 @@ from calculator.model.shape import Attention, ModelShape
 from calculator.model.stored import StoredWeights
 from calculator.serving.drafts import method_of
 from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tensorrt_llm, tgi, transformers, vllm
-from calculator.serving.plan import ServingPlan
+from calculator.serving.plan import ServingPlan, ValueType
 from calculator.serving.split import ranks_of
 from calculator.serving.start import ZERO, Cache, Span, Start, Term, extra_span
-from calculator.serving.unused import unused
+from calculator.serving.unused import UNUSED, unused
 from calculator.sources import Source
 from calculator.text import Text, text
 
@@ -39,8 +40,11 @@ _CACHE_FORMATS = MappingProxyType(
         "vllm": ("auto", "bf16", "fp16", "fp8", "int8"),
         "sglang": ("auto", "bf16", "fp16", "fp8"),
         "tensorrt_llm": ("auto", "bf16", "fp16", "fp8", "int8"),
-        "lmdeploy": ("auto", "bf16", "fp16", "fp8", "int8"),
+        "lmdeploy": ("auto", "bf16", "fp16", "fp8", "int8", "int4"),
         "tgi": ("auto", "bf16", "fp16", "fp8"),
+        "llama_cpp": ("auto", *get_args(ValueType)),
+        "ollama": ("auto", "fp16", "q8_0", "q4_0"),
+        "transformers": ("auto", "bf16", "fp16", "fp32"),
     }
 )
 _RANKED = ("vllm", "sglang", "tensorrt_llm", "tgi", "lmdeploy")
@@ -64,11 +68,11 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if begin is None:
         raise PlanError("serving.unknown_engine", field="engine", engine=plan.engine)
     formats = _CACHE_FORMATS.get(plan.engine)
-    if formats is not None and plan.kv_cache_dtype not in formats:
-        raise PlanError(
-            "serving.kv_format", field="kv_cache_dtype", engine=plan.engine, text=plan.kv_cache_dtype,
-            candidates=", ".join(formats),
-        )  # fmt: skip
+    for field, format_ in (("kv_cache_dtype", plan.kv_cache_dtype), ("v_cache_dtype", plan.v_cache_dtype)):
+        if formats is not None and format_ is not None and format_ not in formats and field not in UNUSED[plan.engine]:
+            raise PlanError(
+                "serving.kv_format", field=field, engine=plan.engine, text=format_, candidates=", ".join(formats),
+            )  # fmt: skip
     return begin(shape, plan, gpu, stored)
 
 

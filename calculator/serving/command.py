@@ -16,13 +16,17 @@ from pydantic import ValidationError
 
 from calculator.base import Frozen
 from calculator.errors import PlanError, TooLargeError
+from calculator.serving import environment as variables
 from calculator.serving import ollama_command
-from calculator.serving.flags import FLAGS, HARMLESS, SETS, SWITCHES, Flag
+from calculator.serving.drafts import METHODS
+from calculator.serving.flags import FLAGS, SETS, UNDERSCORES, Flag
+from calculator.serving.harmless import HARMLESS, SECRET, SWITCHES
 from calculator.serving.plan import Engine, ServingPlan
 from calculator.serving.shell import leading_environment, program_of, split_words
+from calculator.serving.versions import parse
 
 LONGEST = 20_000
-_SECRET = frozenset(("api-key", "api-keys", "hf-token"))
+_SECRET = frozenset(("api-key", "api-keys", "hf-token", "hft"))
 _MODEL_FLAGS = frozenset(("model", "model-path", "model-id", "m", "hf", "hfr", "hf-repo", "model_path"))
 _PROJECTOR_FILES = frozenset(("mmproj", "mm", "mmproj-url", "mmu"))
 _ALL_LAYERS = 999
@@ -49,7 +53,7 @@ _DEFAULT = ServingPlan.model_validate({})
 
 class Command(Frozen):
     """A command line that was read: the engine, the model, the plan's fields that it sets, the words that are kept
-    as they are, and the flags that were not understood."""
+    as they are (assignments of the environment first), and the flags and variables that were not understood."""
 
     engine: Engine
     model: str
@@ -86,13 +90,18 @@ def parse_command(written: str) -> Command:
         read = ollama_command.read(words, environment, fields)
         return Command(engine=engine, model=read.model, fields=fields, kept=read.kept, unknown=read.unknown)
     reader = _Reader(engine, fields)
+    for name, value in variables.options(engine, environment):
+        reader.flag(name, f"--{name}", value)
     reader.read(words)
-    _from_environment(environment, reader)
+    kept, unknown = variables.read(engine, environment, fields)
+    reader.kept[:0] = kept
+    reader.unknown += unknown
     return reader.command()
 
 
 def emit_command(model: str, plan: ServingPlan, kept: tuple[str, ...] = ()) -> str:
-    """The plan as the engine's command line; fields at their defaults are left out, and ``kept`` follows as it is.
+    """The plan as the engine's command line; fields at their defaults are left out, and ``kept`` follows as it is. What
+    no word says is named by ``calculator.serving.left_out``.
 
     ``model`` may be a GGUF file or mix of the hub (``org/name:Q4_K_M``) for llama.cpp and Ollama. Raises ``PlanError``
     ("command.no_command") for engines that are not started by one.
@@ -113,12 +122,15 @@ def emit_command(model: str, plan: ServingPlan, kept: tuple[str, ...] = ()) -> s
         value = getattr(plan, flag.field)
         if flag.field in done or value == getattr(defaults, flag.field):
             continue
-        written = flag.write(_outwards(flag, value))
+        if plan.engine_version is not None and any(flag.since) and parse(plan.engine_version) < flag.since:
+            continue
+        written = flag.write(_outwards(flag, value), underscores=plan.engine in UNDERSCORES)
         if written:
             words += written
             done.add(flag.field)
     words += _specials(plan)
-    return " ".join([*_prefix(plan), shlex.join([*words, *kept])])
+    environment, rest = variables.split_kept(kept)
+    return " ".join([*environment, *variables.written(plan), shlex.join([*words, *rest])])
 
 
 def _gguf_words(model: str) -> list[str]:
@@ -129,16 +141,6 @@ def _gguf_words(model: str) -> list[str]:
     if match["file"] is not None and match["file"].endswith(".gguf"):
         return ["-hf", match["repo"], "-hff", match["file"]]
     return ["-hf", model]
-
-
-def _prefix(plan: ServingPlan) -> list[str]:
-    """Settings that only the environment takes: spare cards, and vLLM's old runner."""
-    found = []
-    if plan.n_gpus > plan.tp * plan.pp * plan.dp and not plan.dp_attention:
-        found.append("CUDA_VISIBLE_DEVICES=" + ",".join(str(number) for number in range(plan.n_gpus)))
-    if plan.engine == "vllm" and plan.runner == "v0":
-        found.append("VLLM_USE_V1=0")
-    return found
 
 
 def _outwards(flag: Flag, value: Any) -> Any:
@@ -153,7 +155,7 @@ def _specials(plan: ServingPlan) -> list[str]:
     if plan.engine in _DEFAULT_LORAS and plan.max_loras:
         words.append("--enable-lora")
     if plan.engine == "vllm":
-        if plan.ep > 1:
+        if plan.ep > 1 and plan.ep == plan.tp * plan.dp:
             words.append("--enable-expert-parallel")
         if plan.speculative is not None:
             config: dict[str, Any] = {"method": plan.speculative}
@@ -161,10 +163,13 @@ def _specials(plan: ServingPlan) -> list[str]:
                 config["model"] = plan.draft_model
             config["num_speculative_tokens"] = max(plan.draft_tokens, 1)
             words += ["--speculative-config", json.dumps(config, separators=(",", ":"))]
-    if plan.engine == "sglang" and plan.speculative is not None:
+    if plan.engine == "sglang" and plan.max_num_batched_tokens is not None and plan.chunked_prefill_size is None:
+        words += ["--chunked-prefill-size", str(plan.max_num_batched_tokens)]
+    if plan.engine == "sglang" and plan.speculative in METHODS["sglang"]:
         words += ["--speculative-algorithm", _SGLANG_METHODS.get(plan.speculative, plan.speculative.upper())]
-    if plan.engine == "llama_cpp" and plan.kv_cache_dtype in ("q8_0", "q5_1", "q4_0", "bf16"):
-        words += ["--cache-type-v", plan.kv_cache_dtype]
+    if plan.engine == "llama_cpp" and plan.kv_cache_dtype != "auto" and plan.v_cache_dtype is None:
+        flag = next(flag for flag in FLAGS["llama_cpp"] if flag.field == "v_cache_dtype")
+        words += flag.write(plan.kv_cache_dtype)
     said: set[str] = set()
     for name, (field, value) in SETS.get(plan.engine, {}).items():
         if field not in said and getattr(plan, field) == value:
@@ -209,7 +214,7 @@ class _Reader:
             if takes and not given and index < len(words) and _is_value(words[index]):
                 value, given = words[index], "="
                 index += 1
-            self._flag(name, word.partition("=")[0], value if given else None)
+            self.flag(name, word.partition("=")[0], value if given else None)
 
     def _takes_value(self, name: str) -> bool:
         flag = self.flags.get(name)
@@ -219,7 +224,7 @@ class _Reader:
             return False
         return name not in SWITCHES and name not in ("enable-expert-parallel", "enable-lora")
 
-    def _flag(self, name: str, written: str, value: str | None) -> None:
+    def flag(self, name: str, written: str, value: str | None) -> None:
         root, _, inner = name.partition(".")
         flag = self.flags.get(root)
         if name in _MODEL_FLAGS and value is not None:
@@ -247,10 +252,10 @@ class _Reader:
             self.fields.setdefault("mmproj", "gpu")
             self.kept += [written, value]
         elif name in HARMLESS[self.engine]:
+            self.kept += [written] if value is None else [written, value]
+        elif SECRET.search(name):
             if name not in _SECRET:
-                self.kept += [written] if value is None else [written, value]
-        elif name in ("cache-type-v", "ctv") and self.engine == "llama_cpp":
-            pass  # the same as for keys wherever the cache is quantised
+                self.unknown.append(written)
         else:
             self.unknown.append(written)
             self.kept += [written] if value is None else [written, value]
@@ -269,8 +274,7 @@ class _Reader:
         except ValueError:
             if flag.spelled is None:
                 raise PlanError("command.bad_value", field=flag.field, text=value[:60]) from None
-            # A stored format needs no field; a value that the engine knows and this table does not is named.
-            if flag.field != "weights":
+            if value.lower() not in flag.quiet:
                 self.unknown.append(written)
             self.kept += [written, value]
             return
@@ -326,6 +330,8 @@ class _Reader:
         needed = ranks[0] * ranks[1] * spread
         if needed > 1 or "n_gpus" in fields:
             fields["n_gpus"] = max(needed, int(fields.get("n_gpus", 1)))
+        if self.engine == "llama_cpp":
+            _one_type(fields)
         if self.own_file:
             fields.setdefault("mmproj", "none")  # a file of one's own comes without its projector
         model = self.model if self.file is None else f"{self.model.partition(':')[0]}:{self.file}"
@@ -335,13 +341,11 @@ class _Reader:
         )  # fmt: skip
 
 
-def _from_environment(environment: dict[str, str], reader: _Reader) -> None:
-    devices = environment.get("CUDA_VISIBLE_DEVICES")
-    if devices:
-        listed = len([part for part in devices.split(",") if part.strip()])
-        reader.fields["n_gpus"] = max(listed, int(reader.fields.get("n_gpus", 1)))
-    if environment.get("VLLM_USE_V1") == "0" and reader.engine == "vllm":
-        reader.fields["runner"] = "v0"
+def _one_type(fields: dict[str, Any]) -> None:
+    """Values keep their default, 16 bits, where keys alone are given another type; the same type needs one field."""
+    keys = fields.get("kv_cache_dtype", "fp16")
+    if fields.setdefault("v_cache_dtype", "fp16") == keys:
+        del fields["v_cache_dtype"]
 
 
 def _method_of_name(model: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 from collections.abc import Iterable, Sequence
 from math import exp, log
 from types import MappingProxyType
@@ -18,8 +19,18 @@ MAX_ROWS = 200_000
 MAX_LINE = 100_000
 LONGEST = 16_777_216
 
-_PROMPT_NAMES = ("prompt_tokens", "prompt", "input_tokens", "input", "prompt_len", "input_len", "isl")
-_OUTPUT_NAMES = ("output_tokens", "output", "completion_tokens", "completion", "output_len", "osl")
+_PROMPT_NAMES = (
+    "prompt_tokens", "prompt", "input_tokens", "input", "prompt_len", "input_len", "isl", "context_tokens",
+    "contexttokens", "num_prefill_tokens", "request_tokens", "prompt_length", "input_length", "num_prompt_tokens",
+)  # fmt: skip
+_OUTPUT_NAMES = (
+    "output_tokens", "output", "completion_tokens", "completion", "output_len", "osl", "generated_tokens",
+    "generatedtokens", "num_decode_tokens", "response_tokens", "output_length", "num_output_tokens",
+)  # fmt: skip
+"""Headings of usual traces too: "ContextTokens", "GeneratedTokens" (Azure's LLM inference traces,
+github.com/Azure/AzurePublicDataset), "num_prefill_tokens", "num_decode_tokens" (Vidur,
+github.com/microsoft/vidur), "Request tokens", "Response tokens" (BurstGPT, github.com/HPMLL/BurstGPT),
+"input_length", "output_length" (Mooncake, github.com/kvcache-ai/Mooncake)."""
 
 
 class Lognormal(Frozen):
@@ -139,9 +150,13 @@ def read_lengths(lines: Iterable[str]) -> Lengths:
 
 
 def _heading(cells: Sequence[str]) -> tuple[int, int] | None:
-    names = [cell.strip().lower() for cell in cells]
+    names = [_name(cell) for cell in cells]
     found = [next((names.index(n) for n in wanted if n in names), -1) for wanted in (_PROMPT_NAMES, _OUTPUT_NAMES)]
     return (found[0], found[1]) if min(found) >= 0 else None
+
+
+def _name(heading: str) -> str:
+    return re.sub(r"[\s-]+", "_", heading.strip().lstrip("\ufeff").lower())
 
 
 def _pair(cells: Sequence[object], columns: tuple[int, int], number: int) -> tuple[int, int]:
@@ -161,5 +176,6 @@ def _from_json(line: str, number: int) -> tuple[int, int]:
         data = None
     if not isinstance(data, dict):
         raise PlanError("lengths.line", field="request_lengths", line=number)
+    data = {_name(str(key)): value for key, value in data.items()}
     found = [next((data[n] for n in names if n in data), None) for names in (_PROMPT_NAMES, _OUTPUT_NAMES)]
     return _pair(found, (0, 1), number)

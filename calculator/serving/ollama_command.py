@@ -13,16 +13,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from calculator.errors import PlanError
+from calculator.serving import environment as variables
 from calculator.serving.plan import ServingPlan
 from calculator.serving.shell import OLLAMA_COMMANDS
 
 _CACHE = MappingProxyType({"f16": "fp16", "q8_0": "q8_0", "q4_0": "q4_0"})
 _TRUE = ("1", "t", "true", "on", "yes")
-_HARMLESS = re.compile(
-    r"OLLAMA_(HOST|MODELS|KEEP_ALIVE|ORIGINS|DEBUG|LOAD_TIMEOUT|MAX_QUEUE|NOPRUNE|NOHISTORY|TMPDIR)|NVIDIA_.*|"
-    r"CUDA_VISIBLE_DEVICES"
-)
-_SECRET = re.compile(r"TOKEN|KEY$|PASSWORD")
 _LIBRARY: Mapping[str, tuple[str, str | None]] = MappingProxyType({
     "llama3.2:1b": ("llama-3.2-1b", "Q8_0"), "llama3.2:3b": ("llama-3.2-3b", "Q4_K_M"),
     "llama3.1:8b": ("llama-3.1-8b", "Q4_K_M"), "llama3.1:70b": ("llama-3.1-70b", "Q4_K_M"),
@@ -78,25 +74,23 @@ def read(words: list[str], environment: Mapping[str, str], fields: dict[str, Any
     named = _named(model, fields) if model else ""
     if model and not named:
         unknown.append(model)
+    left: dict[str, str] = {}
     for name, value in environment.items():
-        if not _SECRET.search(name) and not _variable(name, value.strip(), fields):
-            if not _HARMLESS.fullmatch(name):
-                unknown.append(name)
-            kept.append(f"{name}={value}")
+        if not _variable(name, value.strip(), fields):
+            left[name] = value
     slots = fields.get("max_num_seqs", 1)
     if "max_model_len" in fields:
         fields["max_model_len"] *= slots
-    devices = [part for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
-    if devices:
-        fields["n_gpus"] = max(len(devices), int(fields.get("n_gpus", 1)))
-    return Read(named, tuple(kept), tuple(dict.fromkeys(unknown)))
+    assignments, names = variables.read("ollama", left, fields)
+    return Read(named, (*assignments, *kept), tuple(dict.fromkeys((*unknown, *names))))
 
 
 def emit(model: str, plan: ServingPlan, kept: tuple[str, ...] = ()) -> str:
     """``ollama serve`` with the plan's environment, and ``ollama run`` with the model; the first only where something
     differs from the defaults. Settings that only a request or a Modelfile takes (layers, batch) are left out."""
     slots = plan.max_num_seqs or 1
-    settings = [word for word in kept if re.match(r"[A-Z][A-Z0-9_]*=", word)]
+    settings, words = variables.split_kept(kept)
+    settings += variables.written(plan)
     if plan.max_model_len is not None:
         settings.append(f"OLLAMA_CONTEXT_LENGTH={-(-plan.max_model_len // slots)}")
     if plan.max_num_seqs is not None:
@@ -108,7 +102,7 @@ def emit(model: str, plan: ServingPlan, kept: tuple[str, ...] = ()) -> str:
         settings.append(f"OLLAMA_FLASH_ATTENTION={int(plan.flash_attn)}")
     if plan.fit_target_bytes:
         settings.append(f"OLLAMA_GPU_OVERHEAD={plan.fit_target_bytes}")
-    run = shlex.join(["ollama", "run", _address(model), *(word for word in kept if word.startswith("-"))])
+    run = shlex.join(["ollama", "run", _address(model), *(word for word in words if word.startswith("-"))])
     return " ".join([*settings, "ollama serve"]) + "\n" + run if settings else run
 
 

@@ -10,6 +10,10 @@ from calculator.base import Frozen
 
 Engine = Literal["vllm", "sglang", "tensorrt_llm", "llama_cpp", "ollama", "tgi", "lmdeploy", "transformers", "other"]
 
+ValueType = Literal["bf16", "fp16", "fp32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+CacheType = Literal["auto", "bf16", "fp16", "fp32", "fp8", "int8", "int4", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0",
+                    "iq4_nl"]  # fmt: skip
+
 USUAL_CONTEXT_TOKENS = 8192
 """What page and command line take a request to be where nobody says, rather than the model's whole context."""
 
@@ -34,8 +38,9 @@ class ServingPlan(Frozen):
     ``draft_acceptance`` is the chance that a draft is right, given that those before it were (None: assumed by method).
     ``gpus_per_node`` cards are joined by their own links (None: the card's usual box), others by the network.
     ``max_loras`` adapters of ``max_lora_rank`` are kept in slots. ``cpu_offload_bytes`` of weights stay on the host,
-    ``swap_space_bytes`` and ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the
-    same and cached once. llama.cpp and Ollama: ``n_ubatch``, ``kv_unified``, ``flash_attn``, ``swa_full``,
+    ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the same and cached once.
+    llama.cpp and Ollama: ``v_cache_dtype`` is the format of the cached values where it is another than that of the
+    keys, ``kv_cache_dtype``; ``n_ubatch``, ``kv_unified``, ``flash_attn``, ``swa_full``,
     ``experts_on_cpu``, ``n_cpu_moe`` (layers, from the first, whose experts stay on the host), ``tensor_split`` and
     ``max_model_len`` as the context of all slots together; ``n_gpu_layers`` None lets the engine decide. ``fit`` False
     turns the automatic fit off, which leaves ``fit_target_bytes`` of every card free and shortens an open context to no
@@ -48,7 +53,8 @@ class ServingPlan(Frozen):
     engine: Engine = "vllm"
     engine_version: str | None = None
     weights: str | None = None
-    kv_cache_dtype: Literal["auto", "bf16", "fp16", "fp8", "int8", "q8_0", "q5_1", "q4_0"] = "auto"
+    kv_cache_dtype: CacheType = "auto"
+    v_cache_dtype: ValueType | None = None
     memory_fraction: float | None = Field(None, gt=0, le=1)
     kv_cache_memory_bytes: int | None = Field(None, ge=0)
     max_model_len: int | None = Field(None, ge=1, le=LONGEST_TOKENS)

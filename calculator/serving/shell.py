@@ -8,8 +8,14 @@ from itertools import pairwise
 from typing import Any
 
 from calculator.errors import PlanError
+from calculator.serving import llama_cpp_python
 from calculator.serving.plan import Engine
 
+_SHELLS = ("bash", "sh", "zsh", "dash")
+_LAUNCHERS = frozenset((*_SHELLS, "mpirun", "mpiexec", "srun", "numactl", "taskset", "nice", "time", "stdbuf", "setsid",
+                        "uv", "conda", "trtllm-llmapi-launch", "nsys"))  # fmt: skip
+_PROGRAMS = frozenset(("vllm", "sglang", "trtllm-serve", "llama-server", "llama-server.exe", "lmdeploy",
+                       "text-generation-launcher", "ollama"))  # fmt: skip
 OLLAMA_COMMANDS = ("serve", "start", "run", "pull", "show", "create")
 _IMAGES: tuple[tuple[str, Engine], ...] = (
     ("vllm/vllm-openai", "vllm"), ("rocm/vllm", "vllm"), ("lmsysorg/sglang", "sglang"),
@@ -21,7 +27,9 @@ _IMAGES: tuple[tuple[str, Engine], ...] = (
 def split_words(written: str) -> list[str]:
     """The words of the first command, line continuations joined, comments and what follows a pipe or ; left out.
     Settings of the environment before it, and the client's command after Ollama's server, count with it."""
-    joined = re.sub(r"[\\^`][ \t]*\r?\n", " ", written).strip()
+    joined = re.sub(r"[\\^`][ \t]*\r?\n", " ", written)
+    # A copied command often has lost its line ends: the sign of continuation is left between two words.
+    joined = re.sub(r"(?<=\s)[\\^`](?=\s)|\\\s+(?=--?[A-Za-z])|[\\^`]\s*$", " ", joined).strip()
     lexer = shlex.shlex(joined, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -67,8 +75,13 @@ def program_of(
 ) -> tuple[Engine, list[str]]:
     """The engine and the words after its program; ``environment`` takes what a container is given of it."""
     text = " ".join(words)
-    if words[:1] and words[0].rsplit("/", 1)[-1] in ("docker", "podman") and len(words) > 1:
-        return _container(words, fields, environment if environment is not None else {})
+    environment = environment if environment is not None else {}
+    first = words[0].rsplit("/", 1)[-1] if words else ""
+    if first in ("docker", "podman") and len(words) > 1:
+        return _container(words, fields, environment)
+    inner = _launched(words, environment) if first in _LAUNCHERS else None
+    if inner is not None:
+        return program_of(inner, fields, environment)
     base = [word.rsplit("/", 1)[-1] for word in words[:4]]
     for index, name in enumerate(base[:3]):
         rest = words[index + 1 :]
@@ -80,6 +93,8 @@ def program_of(
                 return "vllm", rest[1:]
             if module == "sglang.launch_server":
                 return "sglang", rest[1:]
+            if module == "llama_cpp.server":
+                return "llama_cpp", llama_cpp_python.as_server(rest[1:])
         if name == "sglang" and rest[:1] == ["serve"]:
             return "sglang", rest[1:]
         if name == "trtllm-serve":
@@ -93,6 +108,24 @@ def program_of(
         if name in ("ollama", "ollama.exe") and rest[:1] and rest[0] in OLLAMA_COMMANDS:
             return "ollama", rest
     raise PlanError("command.unknown_engine", field="command", text=text[:60])
+
+
+def _launched(words: list[str], environment: dict[str, str]) -> list[str] | None:
+    """The command that a launcher or a shell starts; ``environment`` takes what the launcher passes on. None where no
+    server's program stands among the words."""
+    for index, word in enumerate(words[1:], 1):
+        name = word.rsplit("/", 1)[-1]
+        if name in ("-c", "-lc", "-ic") and words[index - 1].rsplit("/", 1)[-1] in _SHELLS and index + 1 < len(words):
+            inner = split_words(words[index + 1])
+            found, inner = leading_environment(inner)
+            environment |= found
+            return inner
+        if word == "-x" and index + 1 < len(words) and _ASSIGNMENT.fullmatch(words[index + 1]):
+            key, _, value = words[index + 1].partition("=")
+            environment[key] = value
+        if name in _PROGRAMS or (name.startswith("python") and "-m" in words[index + 1 : index + 3]):
+            return words[index:]
+    return None
 
 
 def _container(words: list[str], fields: dict[str, Any], environment: dict[str, str]) -> tuple[Engine, list[str]]:
@@ -115,7 +148,7 @@ def _container(words: list[str], fields: dict[str, Any], environment: dict[str, 
             environment |= _given(words[:index])
             rest = words[index + 1 :]
             try:
-                return program_of(rest, fields)
+                return program_of(rest, fields, environment)
             except PlanError:
                 return engine, rest
     raise PlanError("command.unknown_engine", field="command", text=" ".join(words)[:60])

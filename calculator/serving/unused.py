@@ -12,7 +12,7 @@ from calculator.text import Text, text
 
 _LLAMA_CPP = (
     "n_gpu_layers", "n_ubatch", "kv_unified", "flash_attn", "swa_full", "experts_on_cpu", "n_cpu_moe", "tensor_split",
-    "fit", "fit_target_bytes", "fit_min_context", "mmproj",
+    "fit", "fit_target_bytes", "fit_min_context", "mmproj", "v_cache_dtype",
 )  # fmt: skip
 _VLLM = ("sampler", "runner", "hybrid_kv_cache_manager", "limit_mm_per_prompt")
 _FREE = ("free_memory_bytes",)

@@ -176,6 +176,11 @@ UPLOADS = [
     ("100,20\n\n200,30\n", ((100, 20), (200, 30))),
     ("id,output,prompt\na,20,100\n", ((100, 20),)),
     ('{"prompt_tokens": 100, "completion_tokens": 20}\n{"input_len": 5, "output_len": 6}', ((100, 20), (5, 6))),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n", ((374, 44),)),
+    ("arrived_at,num_prefill_tokens,num_decode_tokens\n0.1,1024,128\n", ((1024, 128),)),
+    ("\ufeffTimestamp,Model,Request tokens,Response tokens,Total tokens\n5,ChatGPT,472,18,490\n", ((472, 18),)),
+    ('{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [1]}', ((6758, 500),)),
+    ('{"ContextTokens": 7, "GeneratedTokens": 8}', ((7, 8),)),
 ]
 
 

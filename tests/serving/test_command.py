@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from calculator.errors import CalculatorError, PlanError, TooLargeError
 from calculator.serving.command import emit_command, parse_command
 from calculator.serving.flags import FLAGS, SETS
+from calculator.serving.left_out import left_out
 from calculator.serving.plan import Engine, ServingPlan
 
 # Published command lines with where each was found.
@@ -32,7 +33,8 @@ def test_public_command_lines_survive_the_round_trip(row: dict[str, str]) -> Non
     assert again.kept == read.kept
     assert again.unknown == read.unknown
     # An image's tag is no flag.
-    assert again.plan() == plan.model_copy(update={"engine_version": None, "runner": again.plan().runner})
+    assert again.plan() == plan.model_copy(update={"engine_version": None})
+    assert set(left_out(read.model, plan, read.kept)) <= {"engine_version"}
 
 
 def test_there_are_fifty_of_them_from_every_engine() -> None:
@@ -79,6 +81,45 @@ READ: list[tuple[str, str, dict[str, Any]]] = [
     ("llama-server -hf org/repo:Q4_K_M -c 16384 -np 4 -ngl 20 -fa -ctk q8_0 -ctv q8_0 -ts 3,1", "llama_cpp",
      {"max_model_len": 16_384, "max_num_seqs": 4, "n_gpu_layers": 20, "flash_attn": True, "kv_cache_dtype": "q8_0",
       "tensor_split": (3.0, 1.0)}),
+    ("llama-server -hf a/b -ctk q8_0", "llama_cpp", {"kv_cache_dtype": "q8_0", "v_cache_dtype": "fp16"}),
+    ("llama-server -hf a/b -ctv q4_1 -fa on", "llama_cpp", {"v_cache_dtype": "q4_1", "flash_attn": True}),
+    ("llama-server -hf a/b -ctk q8_0 -ctv q4_0", "llama_cpp", {"kv_cache_dtype": "q8_0", "v_cache_dtype": "q4_0"}),
+    ("llama-server -hf a/b -ctk f16 -ctv f16", "llama_cpp", {"kv_cache_dtype": "fp16"}),
+    ("LLAMA_ARG_CTX_SIZE=32768 LLAMA_ARG_N_GPU_LAYERS=99 LLAMA_ARG_FLASH_ATTN=on LLAMA_ARG_CACHE_TYPE_K=q8_0 "
+     "LLAMA_ARG_CACHE_TYPE_V=q8_0 LLAMA_ARG_N_CPU_MOE=17 LLAMA_ARG_BATCH=4096 LLAMA_ARG_UBATCH=1024 "
+     "LLAMA_ARG_N_PARALLEL=2 LLAMA_ARG_HF_REPO=a/b:Q4_K_M LLAMA_ARG_KV_UNIFIED=false LLAMA_ARG_SWA_FULL=1 "
+     "llama-server -np 4", "llama_cpp",
+     {"max_model_len": 32_768, "n_gpu_layers": 99, "flash_attn": True, "kv_cache_dtype": "q8_0", "n_cpu_moe": 17,
+      "max_num_batched_tokens": 4096, "n_ubatch": 1024, "max_num_seqs": 4, "kv_unified": False, "swa_full": True}),
+    ("python3 -m llama_cpp.server --model x.gguf --n_gpu_layers -1 --n_ctx 16192 --type_k 8 --chat_format chatml",
+     "llama_cpp",
+     {"max_model_len": 16_192, "n_gpu_layers": 999, "kv_cache_dtype": "q8_0", "v_cache_dtype": "fp16",
+      "max_num_seqs": 1, "max_num_batched_tokens": 512, "flash_attn": False, "fit": False, "mmproj": "none"}),
+    ("vllm serve m --limit-mm-per-prompt image=2,video=0", "vllm", {"limit_mm_per_prompt": {"image": 2, "video": 0}}),
+    ("vllm serve m \\ --max-model-len 4096 \\ --tensor-parallel-size 2", "vllm",
+     {"max_model_len": 4096, "tp": 2, "n_gpus": 2}),
+    ("vllm serve m --dtype float32 --kv-offloading-size 12.5 --kv-cache-dtype int8_per_token_head", "vllm",
+     {"weights": "fp32", "kv_offload_bytes": 25 * 2**29, "kv_cache_dtype": "int8"}),
+    ("VLLM_PP_LAYER_PARTITION=20,12 VLLM_MLA_DISABLE=1 VLLM_LOGGING_LEVEL=DEBUG vllm serve m -pp 2 --dtype half",
+     "vllm",
+     {"pp": 2, "n_gpus": 2, "pp_layer_partition": (20, 12), "mla": False}),
+    ("python -m sglang.launch_server --model m --cpu-offload-gb 4 --kv-cache-dtype fp8_e5m2", "sglang",
+     {"cpu_offload_bytes": 4 * 2**30, "kv_cache_dtype": "fp8"}),
+    ("trtllm-serve m --tensor_parallel_size 4 --free_gpu_memory_fraction 0.8 --moe_expert_parallel_size 2",
+     "tensorrt_llm", {"tp": 4, "memory_fraction": 0.8, "ep": 2, "n_gpus": 4}),
+    ("trtllm-serve m --tp_size 16 --gpus_per_node 8", "tensorrt_llm", {"tp": 16, "n_gpus": 16, "gpus_per_node": 8}),
+    ("/usr/local/mpi/bin/mpirun -np 16 -x NCCL_DEBUG=INFO --allow-run-as-root trtllm-llmapi-launch trtllm-serve m "
+     "--tp_size 16 --ep_size 8 --max_batch_size 128", "tensorrt_llm",
+     {"tp": 16, "ep": 8, "max_num_seqs": 128, "n_gpus": 16}),
+    ("lmdeploy serve api_server m --quant-policy fp8 --eager-mode", "lmdeploy",
+     {"kv_cache_dtype": "fp8", "cuda_graphs": False}),
+    ("docker run --gpus 4 -e MODEL_ID=a/b -e NUM_SHARD=4 -e MAX_TOTAL_TOKENS=8192 -e QUANTIZE=bitsandbytes "
+     "-e HF_TOKEN=x -e TRUST_REMOTE_CODE=true -e PREFIX_CACHING=0 ghcr.io/huggingface/text-generation-inference:3.3.5",
+     "tgi",
+     {"engine_version": "3.3.5", "tp": 4, "n_gpus": 4, "max_model_len": 8192, "weights": "bnb_int8",
+      "prefix_caching": False}),
+    ("text-generation-launcher --model-id m --quantize bitsandbytes --cuda-graphs 0", "tgi",
+     {"weights": "bnb_int8", "cuda_graphs": False}),
     ("llama-server -hf org/repo -hff repo-Q4_K_M.gguf --mmproj proj.gguf --no-mmproj-offload -fit off -ncmoe 12",
      "llama_cpp", {"mmproj": "host", "fit": False, "n_cpu_moe": 12}),
     ("llama-server -m gemma.gguf --mmproj mmproj.gguf", "llama_cpp", {"mmproj": "gpu"}),
@@ -106,12 +147,32 @@ def test_what_a_command_says(written: str, engine: str, fields: dict[str, Any]) 
 def test_flags_that_matter_and_are_not_understood_are_named() -> None:
     read = parse_command("vllm serve m --num-gpu-blocks-override 100 --kv-cache-dtype turboquant --host 0.0.0.0 --zz")
     assert read.unknown == ("--num-gpu-blocks-override", "--kv-cache-dtype", "--zz")
+    for written, named in (
+        ("vllm serve m --swap-space 16 --quantization experts_int8 --quantization awq",
+         ("--swap-space", "--quantization")),
+        ("text-generation-launcher --model-id m --quantize eetq --max-batch-total-tokens 9",
+         ("--quantize", "--max-batch-total-tokens")),
+        ("VLLM_ATTENTION_BACKEND=FLASHINFER VLLM_USE_FLASHINFER_SAMPLER=0 HF_HOME=/x NCCL_DEBUG=INFO vllm serve m",
+         ("VLLM_ATTENTION_BACKEND", "VLLM_USE_FLASHINFER_SAMPLER")),
+        ("docker run -e MAX_BATCH_TOTAL_TOKENS=9 -e MODEL_ID=m ghcr.io/huggingface/text-generation-inference",
+         ("MAX_BATCH_TOTAL_TOKENS",)),
+        ("LLAMA_ARG_SPEC_TYPE=draft-mtp LLAMA_ARG_PORT=80 llama-server -m x.gguf", ("LLAMA_ARG_SPEC_TYPE",)),
+        ("trtllm-serve m --config x.yml", ("--config",)),
+        ("python -m sglang.launch_server --model m --enable-hierarchical-cache --hicache-size 30 --cuda-graph-max-bs 8",
+         ("--enable-hierarchical-cache", "--hicache-size", "--cuda-graph-max-bs")),
+    ):  # fmt: skip
+        read = parse_command(written)
+        assert (read.unknown, read.model) == (named, "x.gguf" if read.engine == "llama_cpp" else "m"), written
+        again = parse_command(emit_command(read.model, read.plan(), read.kept))
+        assert (again.unknown, again.kept, again.plan()) == (read.unknown, read.kept, read.plan())
 
 
 def test_secrets_are_not_kept() -> None:
     read = parse_command("vllm serve m --api-key s3cret --port 80")
     assert "s3cret" not in " ".join(read.kept)
     assert read.kept == ("--port", "80")
+    read = parse_command("VLLM_API_KEY=s3cret MY_SECRET=s3cret vllm serve m --ngrok-authtoken s3cret --hf-token=s3cret")
+    assert (read.kept, read.unknown) == ((), ("--ngrok-authtoken",))
 
 
 def test_only_the_first_command_is_read() -> None:
@@ -156,7 +217,8 @@ def test_engines_without_a_server_command_say_so(engine: Engine) -> None:
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int": st.integers(1, 32), "tokens": st.integers(1, 10**6), "float": st.sampled_from([0.25, 0.5, 0.85, 0.9]),
-    "gib": st.integers(1, 64).map(lambda n: n * 2**30), "bytes": st.integers(1, 10**12),
+    "gib": st.integers(1, 10**12), "whole_gib": st.integers(1, 64).map(lambda n: n * 2**30),
+    "bytes": st.integers(1, 10**12),
     "mib": st.integers(1, 8192).map(lambda n: n * 2**20),
     "floats": st.lists(st.sampled_from([1.0, 2.0, 2.5]), min_size=1, max_size=4).map(tuple),
     "text": st.just("org/draft-1B"),
@@ -169,7 +231,7 @@ def plans(draw: st.DrawFn) -> ServingPlan:
     engine = draw(st.sampled_from(ENGINES))
     values: dict[str, Any] = {"engine": engine}
     for flag in FLAGS[engine]:
-        if flag.field in values or draw(st.booleans()):
+        if flag.field in values or draw(st.booleans()) or (flag.spelled is not None and not flag.spelled):
             continue
         if flag.field in ("flash_attn", "fit"):
             values[flag.field] = draw(st.booleans())
@@ -179,6 +241,8 @@ def plans(draw: st.DrawFn) -> ServingPlan:
             values[flag.field] = flag.kind == "on"
         else:
             values[flag.field] = draw(VALUES[flag.kind])
+    if values.get("v_cache_dtype") == values.get("kv_cache_dtype", "fp16"):
+        del values["v_cache_dtype"]  # one type for keys and values is one field
     for field, value in SETS.get(engine, {}).values():
         if field not in values and draw(st.booleans()):
             values[field] = value
@@ -201,9 +265,11 @@ def test_every_plan_survives_as_a_command(plan: ServingPlan, model: str) -> None
     read = parse_command(emit_command(model, plan))
     assert read.model == model
     assert not read.unknown
-    # A file of one's own comes without its projector, unless that is named.
-    alone = plan.engine == "llama_cpp" and plan.mmproj is None and model != "Qwen/Qwen3-8B"
-    assert read.plan() == (plan.model_copy(update={"mmproj": "none"}) if alone else plan)
+    assert left_out(model, plan) == ()
+    # A file of one's own comes without its projector, unless that is named; one type for keys and values is one field.
+    if plan.engine == "llama_cpp" and plan.mmproj is None and model != "Qwen/Qwen3-8B":
+        plan = plan.model_copy(update={"mmproj": "none"})
+    assert read.plan() == plan
 
 
 @given(

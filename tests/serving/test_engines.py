@@ -1,5 +1,7 @@
 """The other engines against printed lines and their own identities."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,10 +175,46 @@ def test_tied_embeddings_stand_twice() -> None:
 
 def test_old_releases_expand_the_latent() -> None:
     # DeepSeek-R1 in Ollama 0.5: 4,997,120 bytes a token (https://github.com/ollama/ollama/issues/8447).
-    rows = cells.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("fp16"), latent=False)
+    rows = cells.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("fp16"), kv_format("fp16"), latent=False)
     assert sum(row.row_bytes for row in rows) == 4_997_120
-    rows = cells.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("q8_0"))
+    rows = cells.layers_of(shape_of("deepseek-ai/DeepSeek-R1"), kv_format("q8_0"), kv_format("q8_0"))
     assert sum(row.row_bytes for row in rows) == 37_332
+
+
+def test_keys_and_values_have_types_of_their_own() -> None:
+    """ggml's blocks of 32: 34 bytes of q8_0, 20 of q4_1, 18 of q4_0; Llama's 1,024 keys and values a layer."""
+
+    def token_bytes(**types: Any) -> int:
+        plan = ServingPlan(engine="llama_cpp", max_model_len=4096, max_num_seqs=1, **types)
+        return figures(SHAPE, plan).bytes_per_token
+
+    assert token_bytes() == token_bytes(kv_cache_dtype="fp16", v_cache_dtype="fp16") == 32 * (2048 + 2048)
+    assert token_bytes(kv_cache_dtype="q8_0") == 32 * (1088 + 1088)
+    assert token_bytes(kv_cache_dtype="q8_0", v_cache_dtype="q4_0") == 32 * (1088 + 576)
+    assert token_bytes(kv_cache_dtype="q8_0", v_cache_dtype="fp16") == 32 * (1088 + 2048)
+    assert token_bytes(v_cache_dtype="q4_1") == 32 * (2048 + 640)
+    assert token_bytes(kv_cache_dtype="fp32", v_cache_dtype="iq4_nl") == 32 * (4096 + 576)
+    # A latent is kept as keys.
+    latent = shape_of("deepseek-ai/DeepSeek-R1")
+    rows = cells.layers_of(latent, kv_format("q8_0"), kv_format("fp32"))
+    assert rows == cells.layers_of(latent, kv_format("q8_0"), kv_format("q8_0"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "field", "format_"),
+    [
+        ("llama_cpp", "kv_cache_dtype", "fp8"), ("llama_cpp", "kv_cache_dtype", "int8"),
+        ("ollama", "kv_cache_dtype", "q4_1"), ("ollama", "kv_cache_dtype", "fp8"), ("ollama", "v_cache_dtype", "q5_0"),
+        ("transformers", "kv_cache_dtype", "q4_0"), ("transformers", "kv_cache_dtype", "fp8"),
+        ("vllm", "kv_cache_dtype", "q8_0"), ("vllm", "kv_cache_dtype", "int4"), ("sglang", "kv_cache_dtype", "int8"),
+        ("tgi", "kv_cache_dtype", "int8"), ("tensorrt_llm", "kv_cache_dtype", "q4_0"),
+    ],
+)  # fmt: skip
+def test_formats_that_an_engine_does_not_have_are_refused(engine: str, field: str, format_: str) -> None:
+    plan = ServingPlan.model_validate({"engine": engine, field: format_, "max_model_len": 4096})
+    with pytest.raises(PlanError) as caught:
+        start(SHAPE, plan, find("h100-80gb-sxm"))
+    assert (caught.value.key, caught.value.field) == ("serving.kv_format", field)
 
 
 def test_state_is_kept_in_fp32() -> None:

@@ -12,6 +12,7 @@ from calculator.hardware import find
 from calculator.presets import find_preset
 from calculator.serving import bill
 from calculator.serving.command import emit_command, parse_command
+from calculator.serving.left_out import left_out
 from calculator.serving.ollama_command import _LATEST, _LIBRARY, library_name
 from calculator.serving.plan import ServingPlan
 from tests.serving.shapes import llama
@@ -88,19 +89,20 @@ def test_a_plan_as_two_lines() -> None:
     slots=st.none() | st.integers(1, 64), each=st.none() | st.integers(1, 262_144),
     cache=st.sampled_from(["auto", "fp16", "q8_0", "q4_0"]), flash=st.none() | st.booleans(),
     overhead=st.none() | st.integers(1, 2**34), model=st.sampled_from(["org/repo:Q4_K_M", "org/repo", "a/b:c/d.gguf"]),
-    kept=st.sampled_from([(), ("--verbose", "OLLAMA_HOST=0.0.0.0")]),
+    kept=st.sampled_from([(), ("OLLAMA_HOST=0.0.0.0", "OLLAMA_X=a 'b", "--verbose")]), cards=st.integers(1, 4),
 )  # fmt: skip
 def test_every_plan_survives_as_commands(
     slots: int | None, each: int | None, cache: Any, flash: bool | None, overhead: int | None, model: str,
-    kept: tuple[str, ...],
+    kept: tuple[str, ...], cards: int,
 ) -> None:  # fmt: skip
     plan = ServingPlan(
-        engine="ollama", max_num_seqs=slots, max_model_len=None if each is None else each * (slots or 1),
+        engine="ollama", n_gpus=cards, max_num_seqs=slots, max_model_len=None if each is None else each * (slots or 1),
         kv_cache_dtype=cache, flash_attn=flash, fit_target_bytes=overhead,
     )  # fmt: skip
     read = parse_command(emit_command(model, plan, kept))
-    assert (read.model, read.unknown, read.kept) == (model, (), kept)
+    assert (read.model, read.unknown, read.kept) == (model, ("OLLAMA_X",) if kept else (), kept)
     assert read.plan() == plan
+    assert left_out(model, plan, kept) == ()
 
 
 @given(

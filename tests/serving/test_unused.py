@@ -14,8 +14,8 @@ from calculator.serving.plan import ServingPlan
 from calculator.serving.unused import UNUSED
 
 VALUES: dict[str, Any] = {
-    "n_gpu_layers": 10, "n_ubatch": 64, "kv_unified": True, "flash_attn": True, "swa_full": True,
-    "experts_on_cpu": True, "n_cpu_moe": 4, "fit": False,
+    "n_gpu_layers": 10, "n_ubatch": 64, "v_cache_dtype": "q4_0", "kv_unified": True, "flash_attn": True,
+    "swa_full": True, "experts_on_cpu": True, "n_cpu_moe": 4, "fit": False,
     "fit_target_bytes": 1 << 30, "fit_min_context": 8192, "mmproj": "host",
     "tensor_split": (1.0,), "sampler": "torch", "runner": "v1",
     "hybrid_kv_cache_manager": False, "limit_mm_per_prompt": {"image": 0}, "free_memory_bytes": 10 << 30,

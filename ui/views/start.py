@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import streamlit as st
 
 from calculator.errors import CalculatorError, PlanError
@@ -10,14 +12,23 @@ from calculator.lookup import LoadedModel
 from calculator.presets import find_preset
 from calculator.serving.command import emit_command
 from calculator.serving.engines.gguf import type_of
+from calculator.serving.left_out import NO_SETTINGS, left_out
 from calculator.serving.ollama_command import library_name
 from calculator.serving.plan import ServingPlan
+from ui.i18n import Words
 from ui.inputs.command import kept
 from ui.inputs.serving import ENGINES, KV_FORMATS
 from ui.markdown import plain
 from ui.screen import Screen
 
 GGUF_ENGINES = frozenset(("llama_cpp", "ollama"))
+
+
+class Shown(NamedTuple):
+    """A command, and the plan's settings that it does not say."""
+
+    text: str
+    left_out: tuple[str, ...]
 
 
 def start_it(screen: Screen, plan: ServingPlan) -> None:
@@ -28,14 +39,21 @@ def start_it(screen: Screen, plan: ServingPlan) -> None:
     except CalculatorError as error:
         st.caption(plain(words.text(error.message)))
     else:
-        st.code(folded(own), language="bash", wrap_lines=True)
+        _show(own, words)
     others = {
         engine: command for engine in ENGINES if engine != plan.engine and (command := _for(engine, screen, plan))
     }
     with st.expander(words("explore.start.others"), key="start.others"):
         for engine, command in others.items():
             st.caption(words.option("engine", engine))
-            st.code(folded(command), language="bash", wrap_lines=True)
+            _show(command, words)
+
+
+def _show(command: Shown, words: Words) -> None:
+    st.code(folded(command.text), language="bash", wrap_lines=True)
+    if command.left_out:
+        names = (words.first(f"ui.field.{name}", fallback=name) for name in command.left_out)
+        st.caption(plain(words("explore.start.left_out", list=words("explore.comma").join(names))))
 
 
 def model_argument(model: LoadedModel, plan: ServingPlan) -> str:
@@ -56,11 +74,11 @@ def model_argument(model: LoadedModel, plan: ServingPlan) -> str:
     return library
 
 
-def _command(screen: Screen, plan: ServingPlan, words: tuple[str, ...] = ()) -> str:
+def _command(screen: Screen, plan: ServingPlan, words: tuple[str, ...] = ()) -> Shown:
     argument = model_argument(screen.model, plan)
     if argument.endswith(".gguf") and plan.engine == "llama_cpp" and ":" not in argument and "--mmproj" not in words:
         words = (*words, *_projector(screen.model, plan, argument))
-    return emit_command(argument, plan, words)
+    return Shown(emit_command(argument, plan, words), left_out(argument, plan, words))
 
 
 def _projector(model: LoadedModel, plan: ServingPlan, file: str) -> tuple[str, ...]:
@@ -70,18 +88,38 @@ def _projector(model: LoadedModel, plan: ServingPlan, file: str) -> tuple[str, .
     return ("--mmproj", f"mmproj-{file.rpartition('-')[0]}-F16.gguf")
 
 
-def _for(engine: str, screen: Screen, plan: ServingPlan) -> str | None:
-    """The plan's wish for another engine: what only the present one knows is left out."""
+def _for(engine: str, screen: Screen, plan: ServingPlan) -> Shown | None:
+    """The plan's wish for another engine. What only the present one knows, or means in its own way (a share of memory,
+    a size of blocks), is left out and named."""
     cache = plan.kv_cache_dtype if plan.kv_cache_dtype in KV_FORMATS.get(engine, ()) else "auto"
-    mix = plan.weights if {engine, plan.engine} <= GGUF_ENGINES else None
+    both = {engine, plan.engine} <= GGUF_ENGINES
+    context, slots = _context(engine, plan)
     try:
         wish = ServingPlan(
-            engine=engine, kv_cache_dtype=cache, max_model_len=plan.max_model_len, max_num_seqs=plan.max_num_seqs,
-            tp=plan.tp, pp=plan.pp, dp=plan.dp, n_gpus=plan.n_gpus, weights=mix,
+            engine=engine, kv_cache_dtype=cache, max_model_len=context, max_num_seqs=slots,
+            tp=plan.tp, pp=plan.pp, dp=plan.dp, n_gpus=plan.n_gpus, weights=plan.weights if both else None,
+            v_cache_dtype=plan.v_cache_dtype if both else None, prefix_caching=plan.prefix_caching,
+            max_loras=plan.max_loras, max_lora_rank=plan.max_lora_rank,
         )  # fmt: skip
-        return _command(screen, wish)
+        command = _command(screen, wish)
     except CalculatorError:
         return None
+    lost = set(command.left_out) | {
+        name for name, info in ServingPlan.model_fields.items()
+        if name not in (*NO_SETTINGS, "engine_version", "max_model_len", "max_num_seqs")
+        and getattr(plan, name) not in (info.default, getattr(wish, name))
+    }  # fmt: skip
+    return Shown(command.text, tuple(name for name in ServingPlan.model_fields if name in lost))
+
+
+def _context(engine: str, plan: ServingPlan) -> tuple[int | None, int | None]:
+    """Context and requests as the other engine counts them: llama.cpp and Ollama say the context of all slots
+    together, the others that of one request."""
+    there, here = engine in GGUF_ENGINES, plan.engine in GGUF_ENGINES
+    if plan.max_model_len is None or there == here:
+        return plan.max_model_len, plan.max_num_seqs
+    slots = plan.max_num_seqs or (plan.concurrency if there else 1)
+    return (plan.max_model_len * slots if there else max(plan.max_model_len // slots, 1)), slots
 
 
 def folded(command: str) -> str:

@@ -123,21 +123,22 @@ def streamed(experts_bytes: int) -> Span:
     return Span(experts_bytes, 0, int(3.5 * experts_bytes))
 
 
-def layers_of(shape: ModelShape, form: KvFormat, *, latent: bool = True) -> tuple[Layer, ...]:
-    """Every layer's cache row. MLA keeps the latent only; before mid-2025 full keys and values."""
+def layers_of(shape: ModelShape, keys: KvFormat, values: KvFormat, *, latent: bool = True) -> tuple[Layer, ...]:
+    """Every layer's cache row: keys and values are tensors of their own, each in its type (``--cache-type-k``,
+    ``--cache-type-v``). MLA keeps the latent only, as keys; before mid-2025 full keys and values."""
     found = []
     for index in shape.order:
         row, window, state = 0, 0, 0
         for mixer in shape.blocks[index].mixers:
             if isinstance(mixer, Attention) and not mixer.shares_kv:
-                row += form.vector_bytes(mixer.kv_heads * mixer.head_dim)
-                row += form.vector_bytes(mixer.kv_heads * mixer.v_head_dim)
+                row += keys.vector_bytes(mixer.kv_heads * mixer.head_dim)
+                row += values.vector_bytes(mixer.kv_heads * mixer.v_head_dim)
                 window = mixer.window or mixer.chunk or 0
             elif isinstance(mixer, LatentAttention) and latent:
-                row += form.vector_bytes(mixer.kv_lora_rank + mixer.qk_rope_head_dim)
+                row += keys.vector_bytes(mixer.kv_lora_rank + mixer.qk_rope_head_dim)
             elif isinstance(mixer, LatentAttention):
                 key = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
-                row += form.vector_bytes(mixer.heads * key) + form.vector_bytes(mixer.heads * mixer.v_head_dim)
+                row += keys.vector_bytes(mixer.heads * key) + values.vector_bytes(mixer.heads * mixer.v_head_dim)
             elif isinstance(mixer, StateMixer):
                 columns = max(mixer.conv_kernel - 1, 0)
                 state += 4 * (mixer.conv_channels * columns + mixer.state_elements)
@@ -217,11 +218,13 @@ class Setup:
 
     @cached_property
     def rows(self) -> tuple[Layer, ...]:
-        written = "fp16" if self.plan.kv_cache_dtype == "auto" else self.plan.kv_cache_dtype
+        keys = "fp16" if self.plan.kv_cache_dtype == "auto" else self.plan.kv_cache_dtype
+        values = self.plan.v_cache_dtype or keys
         latent = self.latent if self.plan.mla is None else bool(self.plan.mla)
         made = _recent.get(
-            self.shape, ("rows", written, latent), lambda: layers_of(self.shape, kv_format(written), latent=latent)
-        )
+            self.shape, ("rows", keys, values, latent),
+            lambda: layers_of(self.shape, kv_format(keys), kv_format(values), latent=latent),
+        )  # fmt: skip
         return cast("tuple[Layer, ...]", made)
 
     @cached_property
