@@ -8,7 +8,7 @@ from typing import Any
 
 from calculator.serving.command import emit_command, parse_command
 from calculator.serving.plan import ServingPlan
-from calculator.serving.unused import BY_CARD
+from calculator.serving.split import BY_CARD
 
 NO_SETTINGS = frozenset((
     "engine", "concurrency", "context_tokens", "practical_share", "gpu", "gpu_capacity_bytes", "free_memory_bytes",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from calculator.serving.command import emit_command, parse_command
 from calculator.serving.left_out import ALREADY, NO_SETTINGS, left_out
 from calculator.serving.plan import ServingPlan
-from calculator.serving.unused import BY_CARD
+from calculator.serving.split import BY_CARD
 
 MODEL = "org/model"
 VALUES: dict[str, dict[str, Any]] = {
@@ -79,7 +79,7 @@ def test_a_setting_is_in_the_command_or_named(engine: str, name: str) -> None:
             assert back.chunked_prefill_size == value  # the same thing under another name
         else:
             assert getattr(back, name) == value
-    elif (engine, name) in ALREADY and ALREADY[engine, name] == value or (engine in BY_CARD and name in ("tp", "pp")):
+    elif ((engine, name) in ALREADY and ALREADY[engine, name] == value) or (engine in BY_CARD and name in ("tp", "pp")):
         assert left == ()
     else:
         assert name in left

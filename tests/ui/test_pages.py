@@ -259,6 +259,17 @@ def test_every_engine_gives_a_bill_and_shows_its_own_controls() -> None:
         assert ("serving.memory_fraction" in shown) is (engine in WITH_FRACTION)
 
 
+@pytest.mark.parametrize(("locale", "said"), [("en-US", "Not in this command"), ("zh-CN", "此命令未包含")])
+def test_what_a_command_leaves_out_is_said_beside_it(locale: str, said: str) -> None:
+    def named(at: AppTest) -> list[str]:
+        return [c.value for c in at.caption if c.value.startswith(said)]
+
+    assert named(opened("serving", locale=locale)) == []
+    at = opened("serving", locale=locale, v="1", en="tensorrt_llm", kv_offload_bytes=str(8 * 1024**3))
+    assert len(named(at)) >= 2
+    assert any("--kv-offloading-size 8" in code.value for code in at.code)
+
+
 def test_a_text_that_is_no_id_stays_where_it_was_typed() -> None:
     at = opened()
     checked(at.text_input(key="model.id").set_value("llama 3 8b").run())

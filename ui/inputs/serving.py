@@ -30,7 +30,7 @@ KV_FORMATS = {
     "tensorrt_llm": ("auto", "bf16", "fp8", "int8"),
     "lmdeploy": ("auto", "bf16", "fp8", "int8"),
     "tgi": ("auto", "bf16", "fp8"),
-    "llama_cpp": ("auto", "fp16", "q8_0", "q5_1", "q4_0"),
+    "llama_cpp": ("auto", "fp16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
     "ollama": ("auto", "fp16", "q8_0", "q4_0"),
     "transformers": ("auto", "bf16"),
 }
@@ -64,6 +64,8 @@ def plan_inputs(words: Words) -> None:
     weights = GGUF_WEIGHTS if plan.engine in WITH_LAYERS_ON_GPU else WEIGHTS
     form.select("weights", weights, none="ui.as_stored")
     form.select("kv_cache_dtype", KV_FORMATS.get(plan.engine, ("auto",)))
+    if plan.engine == "llama_cpp":
+        form.select("v_cache_dtype", (None, *KV_FORMATS["llama_cpp"][1:]), none="ui.as_keys")
     if plan.engine in WITH_FRACTION:
         form.fraction("memory_fraction")
     if plan.engine in WITH_LAYERS_ON_GPU:

@@ -99,7 +99,8 @@ def _for(engine: str, screen: Screen, plan: ServingPlan) -> Shown | None:
             engine=engine, kv_cache_dtype=cache, max_model_len=context, max_num_seqs=slots,
             tp=plan.tp, pp=plan.pp, dp=plan.dp, n_gpus=plan.n_gpus, weights=plan.weights if both else None,
             v_cache_dtype=plan.v_cache_dtype if both else None, prefix_caching=plan.prefix_caching,
-            max_loras=plan.max_loras, max_lora_rank=plan.max_lora_rank,
+            max_loras=plan.max_loras, max_lora_rank=plan.max_lora_rank, cpu_offload_bytes=plan.cpu_offload_bytes,
+            kv_offload_bytes=plan.kv_offload_bytes,
         )  # fmt: skip
         command = _command(screen, wish)
     except CalculatorError:
