@@ -19,6 +19,7 @@ from calculator.serving.drafts import with_draft
 from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
 from calculator.text import Text, text
 from calculator.training.plan import Adapter, TrainingPlan
+from calculator.training.recipe import usual_precision
 
 Plan = TrainingPlan | ServingPlan
 PLANS: Mapping[str, type[Plan]] = {"train": TrainingPlan, "finetune": TrainingPlan, "serve": ServingPlan}
@@ -109,4 +110,7 @@ def _with_defaults(command: str, values: Mapping[str, Any]) -> tuple[Plan, tuple
     if plan.n_gpus > plan.tp * plan.pp * plan.cp and "sharding" not in filled:
         plan = plan.model_copy(update={"sharding": "ddp"})
         said = (*said, text("cli.assume.ddp"))
+    if "precision" not in filled and usual_precision(plan) != plan.precision:
+        plan = plan.model_copy(update={"precision": usual_precision(plan)})
+        said = (*said, text("cli.assume.precision", precision=plan.precision))
     return plan, said

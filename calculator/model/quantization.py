@@ -38,8 +38,10 @@ def read_quantization(config: Raw, sidecar: Raw | None = None) -> Quantization |
         found = reader(raw, where)
         if found is not None:
             _check(found)
-    except (TypeError, ValueError, AttributeError, KeyError, PlanError) as error:
-        raise BadValueError("quantization.bad_value", field=where, value=str(error)[:80]) from error
+    except PlanError as error:
+        raise BadValueError("quantization.bad_value", field=where, value=error.message) from error
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise BadValueError("quantization.bad_value", field=where, value=str(dict(raw))[:80]) from error
     if found is not None and config.get("expert_dtype") == "fp4":
         found = found.model_copy(update={"per_module": {**found.per_module, EXPERTS[0]: "mxfp4"}})
     return found
@@ -48,6 +50,8 @@ def read_quantization(config: Raw, sidecar: Raw | None = None) -> Quantization |
 def _check(quantization: Quantization) -> None:
     """Formats that no tensor can have fail here, where the key is known, and not later."""
     format_of(quantization)
+    if quantization.group_size is not None and quantization.group_size < -1:
+        raise ValueError(f"group_size {quantization.group_size}")
     for spec in quantization.per_module.values():
         weight_format(spec)
 
@@ -58,6 +62,8 @@ def _find(config: Raw) -> tuple[Raw | None, str]:
             found = holder.get(key) if isinstance(holder, Mapping) else None
             if isinstance(found, Mapping) and found and (key != "quantization" or "bits" in found):
                 return found, f"{prefix}{key}"
+            if found and not isinstance(found, Mapping) and key == "quantization_config":
+                raise BadValueError("quantization.bad_value", field=f"{prefix}{key}", value=str(found)[:80])
     return None, ""
 
 

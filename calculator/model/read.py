@@ -110,6 +110,9 @@ def _dtype(cfg: Config) -> str:
             value = place.get(key)
             if isinstance(value, str):
                 name = value.removeprefix("torch.")
-                return name if name in DTYPES else "bfloat16"
+                if name in DTYPES:
+                    return name
+                cfg.notes.assume("assumption.dtype_unknown", value="bfloat16", written=value[:40])
+                return "bfloat16"
     cfg.notes.assume("assumption.dtype", value="bfloat16")
     return "bfloat16"

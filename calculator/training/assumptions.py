@@ -9,7 +9,7 @@ from calculator.text import Text, text
 from calculator.training import fp8
 from calculator.training.numerics import Numerics
 from calculator.training.plan import TrainingPlan
-from calculator.training.recipe import Recipe, adapted
+from calculator.training.recipe import Recipe, adapted, usual_precision
 from calculator.training.stack import HUGGING_FACE, accumulates, expandable, stack_of
 from calculator.training.varying import lengths_vary
 
@@ -42,6 +42,10 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics) 
     """What a plan left to its framework."""
     stack = stack_of(plan, shape.model_type)
     found = [text("training.assumption.recipe", weight=recipe.held, gradient=recipe.gradient, state=recipe.state)]
+    if usual_precision(plan) != plan.precision:
+        found.append(text("training.assumption.no_master", usual=usual_precision(plan)))
+    if plan.base_quant in ("nf4", "nf4_dq", "int8") and plan.kbit_prepared is None:
+        found.append(text("training.assumption.kbit"))
     if recipe.autocast and not plan.precision.startswith("amp"):
         found.append(text("training.assumption.autocast", compute=recipe.autocast))
     if plan.transformers_version is None and plan.framework in HUGGING_FACE and plan.loss in ("standard", "fused_ce"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from calculator.model.shape import ModelShape
-from calculator.training.plan import TrainingPlan
+from calculator.training.plan import Precision, TrainingPlan
 from calculator.training.stack import before
 
 BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -41,6 +41,24 @@ def sixteen(name: str) -> str:
 
 def adapted(plan: TrainingPlan) -> bool:
     return plan.method in ("lora", "qlora", "dora")
+
+
+def usual_precision(plan: TrainingPlan) -> Precision:
+    """The recipe that a framework's 16-bit flag means under the plan's sharding, where nobody says more.
+
+    DeepSpeed and Megatron keep fp32 master weights (``bf16_master_weights_and_grads`` is off by default); FSDP under
+    accelerate and torchtitan keeps fp32 shards and casts them for the step, torchtune trains 16-bit ones. Elsewhere,
+    and with adapters, the plan's own stands. Sources: DeepSpeed ``runtime/bf16_optimizer.py``, accelerate
+    ``utils/fsdp_utils.py`` (upcast of trained parameters), torchtune ``recipes/full_finetune_distributed.py``.
+    """
+    if adapted(plan) or plan.precision not in ("bf16", "fp16"):
+        return plan.precision
+    half = sixteen(plan.precision)
+    if plan.sharding in ("zero1", "zero2", "zero3", "distributed_optimizer"):
+        return "mixed_fp16" if half == "fp16" else "mixed_bf16"
+    if plan.sharding in ("fsdp1", "fsdp2", "hsdp") and plan.framework != "torchtune":
+        return "fsdp_mixed_fp16" if half == "fp16" else "fsdp_mixed_bf16"
+    return plan.precision
 
 
 def resolve(shape: ModelShape, plan: TrainingPlan) -> Recipe:

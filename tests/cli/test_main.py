@@ -150,6 +150,17 @@ def test_defaults_that_the_command_fills_in_are_said(run: Call) -> None:
         assert any(said in line for line in run(*arguments, "--json").json["assumptions"]), said
 
 
+@pytest.mark.parametrize(
+    ("sharding", "state_bytes"), [("zero1", 12), ("zero3", 12), ("distributed_optimizer", 12), ("fsdp2", 8), ("ddp", 4)]
+)
+def test_a_sharding_has_its_usual_recipe(run: Call, sharding: str, state_bytes: int) -> None:
+    """fp32 master and two moments under ZeRO; two fp32 moments beside fp32 shards under FSDP; all in bf16 under DDP."""
+    bill = run("train", "qwen2.5-0.5b", "--n-gpus", "8", "--sharding", sharding, "--no-replay", "--json").json
+    (states,) = (item for item in bill["items"] if item["key"] == "optimizer_states")
+    assert states["formula_values"]["each"] == pytest.approx(state_bytes, rel=1e-3)
+    assert any("usual recipe" in line for line in bill["assumptions"]) == (sharding != "ddp")
+
+
 def test_a_plan_file_without_end_is_refused(run: Call) -> None:
     refused = run("train", "qwen2.5-7b", "--plan", "/dev/zero", "--json")
     assert (refused.code, refused.json["error"]["key"]) == (2, "plan.file_json")

@@ -13,6 +13,7 @@ from calculator.errors import BadValueError
 from calculator.model.patterns import matcher, module_patterns, regex_pattern, substring_patterns
 from calculator.model.quantization import format_of, read_quantization
 from calculator.model.shape import Quantization
+from calculator.render import render
 
 LINEAR_FP8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True}
@@ -312,3 +313,17 @@ def test_damaged_configs_are_read_or_refused_by_type(raw: dict[str, object], dat
         with suppress(BadValueError):
             read = read_quantization(config, sidecar)
             assert read is None or format_of(read).tensor_bytes((256, 256)) > 0
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["awq", [1], {"quant_method": "awq", "bits": 0, "group_size": 128},
+     {"quant_method": "awq", "bits": 4, "group_size": -128}, {"quant_method": "fp8", "weight_block_size": [128]}],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_in_words(written: object) -> None:
+    with pytest.raises(BadValueError) as refused:
+        read_quantization({"quantization_config": written})
+    assert refused.value.field.startswith("quantization_config")
+    said = render(refused.value.message)
+    assert "unpack" not in said
+    assert "{'text'" not in said

@@ -337,3 +337,15 @@ def test_host_memory_is_shown_where_something_stays_there(locale: str, title: st
     assert title not in [s.value for s in plain.subheader]
     assert title in [s.value for s in offloaded.subheader]
     assert any("pinned" in str(t.value) or "锁页" in str(t.value) for t in offloaded.table)
+
+
+def test_a_sharding_brings_its_usual_recipe_unless_another_was_chosen() -> None:
+    at = opened("training", n="8")
+    assert at.selectbox(key="training.precision").value == "bf16"
+    checked(at.selectbox(key="training.sharding").set_value("zero3").run())
+    assert at.selectbox(key="training.precision").value == "mixed_bf16"
+    checked(at.selectbox(key="training.sharding").set_value("fsdp2").run())
+    assert at.selectbox(key="training.precision").value == "fsdp_mixed_bf16"
+    checked(at.selectbox(key="training.precision").set_value("fp32").run())
+    checked(at.selectbox(key="training.sharding").set_value("zero2").run())
+    assert at.selectbox(key="training.precision").value == "fp32"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
 from calculator.training.plan import Adapter, TrainingPlan
+from calculator.training.recipe import sixteen, usual_precision
 from ui import state
 from ui.i18n import Words
 from ui.inputs.form import Form
@@ -33,11 +35,22 @@ USUAL_SPLIT_MB = 512
 """The size that guides to fragmentation use; the allocator has none of its own."""
 
 
-def _write(name: str, value: Any) -> None:
+def _write(page: Page, name: str, value: Any) -> None:
+    """Writes a field, and what follows from it: an allocator's size, and the recipe that goes with a sharding where it
+    was not another one of the person's own."""
     changes = {name: value}
+    plan = state.current().training_plan(page)
+    if name == "sharding" and _is_usual(plan):
+        plain = {"sharding": value, "precision": sixteen(plan.precision)}
+        changes["precision"] = usual_precision(plan.model_copy(update=plain))
     if value == "max_split_mb":
         changes["max_split_mb"] = state.current().training.max_split_mb or USUAL_SPLIT_MB
     state.put(state.current().with_training(**changes))
+
+
+def _is_usual(plan: TrainingPlan) -> bool:
+    """Whether the precision is the one that the sharding stands for."""
+    return plan.precision == usual_precision(plan.model_copy(update={"precision": sixteen(plan.precision)}))
 
 
 def _write_adapter(name: str, value: Any) -> None:
@@ -50,7 +63,7 @@ def plan_inputs(page: Page, words: Words) -> None:
     """All inputs of a plan but the model and the hardware."""
     settings = state.current()
     plan = settings.training_plan(page)
-    form = Form(plan, _write, words, "training")
+    form = Form(plan, partial(_write, page), words, "training")
     if page == "finetuning":
         st.subheader(words("ui.group.method"))
         _method(form, plan, words)
