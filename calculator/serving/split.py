@@ -34,7 +34,8 @@ DIVISION_SOURCES = MappingProxyType(
             "https://github.com/sgl-project/sglang/tree/main/python/sglang/srt", "0.4.8 to 0.5.23",
         ),
         "tensorrt_llm": _source(
-            "TensorRT-LLM: moe_tp_size x moe_ep_size = tp_size (tensorrt_llm/mapping.py); with enable_attention_dp "
+            "TensorRT-LLM: moe_tp_size x moe_ep_size = tp_size (tensorrt_llm/mapping.py), as many experts on every "
+            "rank (_torch/modules/fused_moe/interface.py); with enable_attention_dp "
             "attention, dense MLPs, shared experts, embedding and head are whole on every rank "
             "(_torch/models/modeling_deepseekv3.py, modeling_utils.py)",
             "https://github.com/NVIDIA/TensorRT-LLM/tree/main/tensorrt_llm", "1.0 to 1.2",
@@ -184,7 +185,7 @@ def _check_experts(plan: ServingPlan, shape: ModelShape, split: Split) -> None:
             raise PlanError("serving.ep_tp", field="ep", ep=split.ep, tp=split.tp)
     elif split.ep != ranks:
         raise PlanError("serving.ep_ranks", field="ep", ep=split.ep, ranks_count=ranks)
-    if split.ep > experts or (plan.engine == "sglang" and experts % split.ep):
+    if split.ep > experts or (plan.engine in ATTENTION_REPLICAS and experts % split.ep):
         raise PlanError("serving.ep_experts", field="ep", ep=split.ep, experts_count=experts)
 
 

@@ -20,7 +20,7 @@ from tests.serving.shapes import llama
 from validation.models import shape_of
 
 H200 = find("h200-141gb-sxm")
-MIXTRAL, MOE, MLA = "mistralai/Mixtral-8x7B-Instruct-v0.1", "Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V3"
+MOE, MLA = "Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V3"
 SERVERS = ("vllm", "sglang", "tensorrt_llm", "tgi", "lmdeploy")
 
 
@@ -116,10 +116,16 @@ def test_experts_take_all_ranks_or_none(engine: str) -> None:
     assert caught.value.key == "serving.ep_ranks"
 
 
-def test_sglang_needs_as_many_experts_on_every_rank() -> None:
-    plan = ServingPlan(engine="sglang", tp=12, ep=12, n_gpus=12)
+@pytest.mark.parametrize(("engine", "legal"), [("sglang", False), ("tensorrt_llm", False), ("vllm", True)])
+def test_only_vllm_spreads_experts_that_do_not_divide(engine: str, legal: bool) -> None:
+    shape = shape_of("deepseek-ai/DeepSeek-V2-Lite")  # 64 experts, 16 heads
+    plan = ServingPlan.model_validate({"engine": engine, "tp": 1, "ep": 3, "n_gpus": 3, "dp": 3} if legal else
+                                      {"engine": engine, "tp": 12, "ep": 12, "n_gpus": 12})  # fmt: skip
+    if legal:
+        assert split_of(plan, shape).expert_share(64) == 22 / 64
+        return
     with pytest.raises(PlanError) as caught:
-        split_of(plan, shape_named(MIXTRAL))
+        split_of(plan, shape)
     assert caught.value.key == "serving.ep_experts"
 
 
