@@ -271,7 +271,7 @@ class _Reader:
             raise PlanError("command.bad_value", field=flag.field, text=written)
         try:
             read = flag.read(value)
-        except ValueError:
+        except (ValueError, OverflowError, RecursionError):
             if flag.spelled is None:
                 raise PlanError("command.bad_value", field=flag.field, text=value[:60]) from None
             if value.lower() not in flag.quiet:
@@ -290,7 +290,7 @@ class _Reader:
     def _speculative(self, value: str) -> None:
         try:
             config = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise PlanError("command.bad_value", field="speculative", text=value[:60]) from None
         if not isinstance(config, dict):
             raise PlanError("command.bad_value", field="speculative", text=value[:60])
@@ -360,7 +360,7 @@ def _method_of_name(model: str) -> str:
 def _plain(value: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

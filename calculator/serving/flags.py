@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -58,7 +59,10 @@ class Flag:
         if self.kind == "json":
             return _counts(written)
         if self.kind == "floats":
-            return tuple(float(part) for part in written.split(","))
+            parts = tuple(float(part) for part in written.split(","))
+            if not all(map(isfinite, parts)):
+                raise ValueError(written)
+            return parts
         if self.spelled is not None:
             if written.lower() not in self.spelled:
                 raise ValueError(written)

@@ -196,6 +196,13 @@ def test_other_lines_are_refused(written: str) -> None:
         ("vllm serve m --tensor-parallel-size two", "tp"), ("vllm serve m --max-model-len", "max_model_len"),
         ("vllm serve m --gpu-memory-utilization 1.5", "memory_fraction"), ("vllm serve m -tp 0", "tp"),
         ("vllm serve m --speculative-config '[1]'", "speculative"),
+        ("vllm serve m --cpu-offload-gb inf", "cpu_offload_bytes"), ("llama-server -m x -ts nan", "tensor_split"),
+        ("vllm serve m --max-model-len " + "9" * 400, "max_model_len"),
+        ("vllm serve m --limit-mm-per-prompt " + "[" * 9000, "limit_mm_per_prompt"),
+        ("vllm serve m --limit-mm-per-prompt image=two", "limit_mm_per_prompt"),
+        ("vllm serve m --speculative-config " + "[" * 9000, "speculative"),
+        ("VLLM_PP_LAYER_PARTITION=a,b vllm serve m", "pp_layer_partition"),
+        ("docker run -e NUM_SHARD=two ghcr.io/huggingface/text-generation-inference", "tp"),
     ],
 )  # fmt: skip
 def test_bad_values_name_the_field(written: str, field: str) -> None:
@@ -272,9 +279,14 @@ def test_every_plan_survives_as_a_command(plan: ServingPlan, model: str) -> None
     assert read.plan() == plan
 
 
-@given(
-    st.text(max_size=200), st.sampled_from(["", "vllm serve m ", "llama-server -m x ", "docker run vllm/vllm-openai "])
-)
+STARTS = (
+    "", "vllm serve m ", "llama-server -m x ", "docker run vllm/vllm-openai ", "mpirun trtllm-serve m ", "bash -c ",
+    "docker run -e MODEL_ID=m -e X=1 ghcr.io/huggingface/text-generation-inference ", "LLAMA_ARG_MODEL=x ",
+    "python -m llama_cpp.server --model x ",
+)  # fmt: skip
+
+
+@given(st.text(max_size=200), st.sampled_from(STARTS))
 def test_junk_is_read_or_refused(text: str, start: str) -> None:
     with suppress(CalculatorError):
         parse_command(start + text).plan()

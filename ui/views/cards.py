@@ -8,7 +8,6 @@ import streamlit as st
 
 from calculator import hardware
 from calculator.errors import CalculatorError
-from calculator.serving.command import emit_command
 from calculator.serving.plan import ServingPlan
 from calculator.serving.split import BY_CARD
 from calculator.serving.wish import Option, options, wished_context
@@ -19,7 +18,7 @@ from ui.kept import Kept
 from ui.markdown import plain
 from ui.screen import Screen
 from ui.views.speed import seconds
-from ui.views.start import folded, model_argument
+from ui.views.start import command_of, show
 
 CARDS = (
     "t4-16gb", "l4-24gb", "a10g-24gb", "rtx-3090-24gb", "rtx-4090-24gb", "rtx-5090-32gb", "l40s-48gb",
@@ -60,11 +59,11 @@ def fewest_cards(screen: Screen, plan: ServingPlan) -> None:
     best = found[0]
     st.caption(plain(words("explore.cards.start", cards=_cards(best))))
     try:
-        command = emit_command(model_argument(screen.model, best.plan), best.plan)
+        command = command_of(screen, best.plan)
     except CalculatorError as error:
         st.caption(plain(words.text(error.message)))
     else:
-        st.code(folded(command), language="bash", wrap_lines=True)
+        show(command, words)
 
 
 def _ask(key: str) -> None:

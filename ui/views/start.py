@@ -35,21 +35,21 @@ def start_it(screen: Screen, plan: ServingPlan) -> None:
     words = screen.words
     st.subheader(words("explore.start.title"), anchor=False)
     try:
-        own = _command(screen, plan, kept(plan))
+        own = command_of(screen, plan, kept(plan))
     except CalculatorError as error:
         st.caption(plain(words.text(error.message)))
     else:
-        _show(own, words)
+        show(own, words)
     others = {
         engine: command for engine in ENGINES if engine != plan.engine and (command := _for(engine, screen, plan))
     }
     with st.expander(words("explore.start.others"), key="start.others"):
         for engine, command in others.items():
             st.caption(words.option("engine", engine))
-            _show(command, words)
+            show(command, words)
 
 
-def _show(command: Shown, words: Words) -> None:
+def show(command: Shown, words: Words) -> None:
     st.code(folded(command.text), language="bash", wrap_lines=True)
     if command.left_out:
         names = (words.first(f"ui.field.{name}", fallback=name) for name in command.left_out)
@@ -74,7 +74,7 @@ def model_argument(model: LoadedModel, plan: ServingPlan) -> str:
     return library
 
 
-def _command(screen: Screen, plan: ServingPlan, words: tuple[str, ...] = ()) -> Shown:
+def command_of(screen: Screen, plan: ServingPlan, words: tuple[str, ...] = ()) -> Shown:
     argument = model_argument(screen.model, plan)
     if argument.endswith(".gguf") and plan.engine == "llama_cpp" and ":" not in argument and "--mmproj" not in words:
         words = (*words, *_projector(screen.model, plan, argument))
@@ -102,7 +102,7 @@ def _for(engine: str, screen: Screen, plan: ServingPlan) -> Shown | None:
             max_loras=plan.max_loras, max_lora_rank=plan.max_lora_rank, cpu_offload_bytes=plan.cpu_offload_bytes,
             kv_offload_bytes=plan.kv_offload_bytes,
         )  # fmt: skip
-        command = _command(screen, wish)
+        command = command_of(screen, wish)
     except CalculatorError:
         return None
     lost = set(command.left_out) | {
