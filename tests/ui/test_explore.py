@@ -147,6 +147,13 @@ def test_the_serving_page_draws_its_table_and_speed(at_once: None) -> None:
     assert any(metric.label == "First token" and metric.value.endswith("ms") for metric in at.metric)
 
 
+@pytest.mark.parametrize(("locale", "said"), [("en-US", "without end"), ("zh-CN", "越排越长")])
+def test_traffic_beyond_what_a_replica_serves_is_said(at_once: None, locale: str, said: str) -> None:
+    at = opened("serving", locale, v="1", p=SMALL, rl="chat", cc="3000")
+    cells = [str(cell) for table in at.table for cell in table.value.values.flatten()]
+    assert any(said in cell for cell in cells)
+
+
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
 def test_traffic_is_simulated(at_once: None, locale: str) -> None:
     at = opened("serving", locale, v="1", p=SMALL, rl="agent")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import streamlit as st
+from pydantic import ValidationError
 
 from calculator.errors import CalculatorError, PlanError
 from calculator.gguf.projector import encoders
@@ -103,7 +104,7 @@ def _for(engine: str, screen: Screen, plan: ServingPlan) -> Shown | None:
             kv_offload_bytes=plan.kv_offload_bytes,
         )  # fmt: skip
         command = command_of(screen, wish)
-    except CalculatorError:
+    except (CalculatorError, ValidationError):  # the latter: a context of all slots beyond what a plan takes
         return None
     lost = set(command.left_out) | {
         name for name, info in ServingPlan.model_fields.items()
