@@ -148,7 +148,10 @@ class ServingFigures(Frozen):
     engine opens. ``kv_needed_bytes`` is the cache of one request of ``max_model_len`` on one GPU,
     ``needed_pool_bytes`` that of all wished requests. ``starts`` is False where the engine refuses, and ``refusal``
     then says why; ``moved`` says what of the model the engine moved to the host to start. ``longest_context_tokens`` is
-    the longest single request that the pool holds. ``ranges`` holds low and high of the figures that are not exact, by
+    the longest single request that the pool holds. ``practical_requests`` and ``steady_requests`` are two rules of
+    thumb for the same: a share of the requests that fit, or what fits beside ``peak_reserve_bytes`` of the pool, kept
+    for peaks. ``host_bytes`` are those of all ranks: weights and cache (``host_cache_bytes``, which keep
+    ``host_cache_tokens`` of a replica). ``ranges`` holds low and high of the figures that are not exact, by
     their names here.
     """
 
@@ -175,6 +178,8 @@ class ServingFigures(Frozen):
     kv_needed_bytes: int = 0
     requests_at_context: float = 0.0
     practical_requests: int = 0
+    peak_reserve_bytes: int = 0
+    steady_requests: int = 0
     longest_context_tokens: int = 0
     compute_buffer_bytes: int = 0
     kv_full_bytes: int = 0
@@ -182,6 +187,8 @@ class ServingFigures(Frozen):
     gated_delta_scratch_bytes: int = 0
     state_bytes: int = 0
     host_bytes: int = 0
+    host_cache_bytes: int = 0
+    host_cache_tokens: int = 0
     process_bytes: int = 0
     replicas: int = 1
     ranges: dict[str, Range] = {}

@@ -25,7 +25,18 @@ from calculator.errors import UnknownGpuError
 from calculator.serving.plan import ServingPlan
 from calculator.training.plan import Adapter, TrainingPlan
 from ui import compact
-from ui.settings import ConfigChoice, FileName, HubChoice, Language, ModelChoice, Page, PresetChoice, Revision, Settings
+from ui.settings import (
+    CONTEXT_FIELDS,
+    ConfigChoice,
+    FileName,
+    HubChoice,
+    Language,
+    ModelChoice,
+    Page,
+    PresetChoice,
+    Revision,
+    Settings,
+)
 
 VERSION = "1"
 
@@ -71,6 +82,8 @@ _MODEL = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHOWN_LENGTH = 40
 _MOST = 2**60
+_CONTEXT = "max_model_len"
+"""Written at its default too where somebody has chosen it, so that it does not count as the usual one."""
 _NONE = "~"
 """A field that was emptied, so that the framework's or engine's own default holds."""
 _DEFAULTS = Settings()
@@ -105,7 +118,7 @@ def encode(settings: Settings, page: Page) -> dict[str, str]:
     for field in _fields():
         if _in_scope(field, page):
             value = _value(settings, field)
-            if value != field.default:
+            if value != field.default or (field.name == _CONTEXT and not settings.usual_context):
                 query[field.key] = _text(field, value)
     return {"v": VERSION, **query} if query else {}
 
@@ -138,7 +151,12 @@ def decode(
     adapter = (training.adapter or Adapter()).model_copy(update=changes["adapter"])
     known = {"v", *_SHARED_KEYS, *(field.key for field in _fields())}
     problems += [_problem(k, v, "unknown") for k, v in given.items() if k not in known and not _IGNORED.fullmatch(k)]
+    usual = settings.usual_context
+    chosen = any(f.key in given for f in _fields() if f.plan == "serving" and f.name in CONTEXT_FIELDS)
+    if chosen or page == "serving":
+        usual = not chosen
     return settings.model_copy(update={
+        "usual_context": usual,
         "training": training.model_copy(update={**changes["training"], "adapter": adapter}),
         "serving": settings.serving.model_copy(update=changes["serving"]),
     }), tuple(problems)  # fmt: skip

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from calculator.base import Frozen
+from calculator.model.shape import ModelShape
+from calculator.serving.context import with_usual_context
 from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
 from calculator.training import fp8
 from calculator.training.check import GROUPED
@@ -79,12 +81,15 @@ APPLIES: Mapping[str, Callable[[TrainingPlan], bool]] = MappingProxyType({
 """Which fields depend on another: where one does not apply, its control is absent and its value rests."""
 _REST = {name: TrainingPlan.model_fields[name].default for name in APPLIES}
 
+CONTEXT_FIELDS = frozenset({"max_model_len", "context_tokens"})
+
 DEFAULT_MODEL = PresetChoice(key="llama-3.1-8b")
 
 
 class Settings(Frozen):
     """``training`` holds what the training and the fine-tuning page share and, besides, the adapter method of the
-    latter; ``plan`` gives each page its own view of it. ``language`` None follows the browser."""
+    latter; ``plan`` gives each page its own view of it. ``usual_context``: nobody has set how long requests are, so the
+    default in ``serving`` gives way to what suits model and engine. ``language`` None follows the browser."""
 
     model: ModelChoice = DEFAULT_MODEL
     gpu: str = "h100-80gb-sxm"
@@ -92,6 +97,7 @@ class Settings(Frozen):
     n_gpus: int = Field(1, ge=1, le=MAX_GPUS)
     training: TrainingPlan = TrainingPlan(method="lora", adapter=Adapter())
     serving: ServingPlan = ServingPlan(max_model_len=USUAL_CONTEXT_TOKENS)
+    usual_context: bool = True
     language: Language | None = None
     unit: Literal["GiB", "GB"] = "GiB"
 
@@ -116,17 +122,23 @@ class Settings(Frozen):
         idle = {name: _REST[name] for name, applies in APPLIES.items() if not applies(plan)}
         return plan.model_copy(update=idle)
 
-    def serving_plan(self) -> ServingPlan:
-        """The serving plan. A split that nobody has chosen spreads the model over all cards by tensor parallelism."""
+    def serving_plan(self, shape: ModelShape | None = None) -> ServingPlan:
+        """The serving plan. A split that nobody has chosen spreads the model over all cards by tensor parallelism; a
+        length of requests that nobody has chosen is the usual one, no longer than ``shape`` allows."""
         changes: dict[str, Any] = {
             "gpu": self.gpu, "gpu_capacity_bytes": self.gpu_capacity_bytes, "n_gpus": self.n_gpus,
         }  # fmt: skip
         if self.serving.tp * self.serving.pp * self.serving.dp == 1:
             changes["tp"] = self.n_gpus
-        return self.serving.model_copy(update=changes)
+        plan = self.serving.model_copy(update=changes)
+        unset = plan.max_model_len == USUAL_CONTEXT_TOKENS and plan.context_tokens is None
+        return with_usual_context(shape, plan) if self.usual_context and unset else plan
 
     def with_training(self, **changes: Any) -> Settings:
         return self.model_copy(update={"training": self.training.model_copy(update=changes)})
 
     def with_serving(self, **changes: Any) -> Settings:
-        return self.model_copy(update={"serving": self.serving.model_copy(update=changes)})
+        return self.model_copy(update={
+            "serving": self.serving.model_copy(update=changes),
+            "usual_context": self.usual_context and not CONTEXT_FIELDS & changes.keys(),
+        })  # fmt: skip

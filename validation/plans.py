@@ -53,7 +53,8 @@ def serving_plan(case: Mapping[str, Any], shape: ModelShape) -> ServingPlan:
 
     A stored quantisation is kept as the checkpoint has it; an unquantised checkpoint takes the case's format at load.
     Readings over all devices are those of one device that holds everything, and a server that ran is taken to hold what
-    its log says, whatever its fit would have done here. Raises ``UnpredictableError``.
+    its log says, whatever its fit would have done here, and to have been told so where its context is beyond the
+    model's limit. Raises ``UnpredictableError``.
     """
     flags = case.get("flags") or {}
     values = _shared(flags, ServingPlan.model_fields) | _shared(case, ServingPlan.model_fields)
@@ -77,7 +78,7 @@ def serving_plan(case: Mapping[str, Any], shape: ModelShape) -> ServingPlan:
     if case.get("measured_scope") == "all_gpus":
         values |= {"n_gpus": 1, "tp": 1, "pp": 1}
     values |= card_fields(case.get("gpu"), total)
-    values |= {"concurrency": 1, "fit": False}
+    values |= {"concurrency": 1, "fit": False, "longer_context": True}
     return validated(ServingPlan, {key: value for key, value in values.items() if value is not None})
 
 

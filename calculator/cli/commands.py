@@ -15,13 +15,15 @@ from calculator.errors import NotAConfigError, PlanError, TooLargeError
 from calculator.hardware import Gpu
 from calculator.jsonin import LIMIT_BYTES, parse_object
 from calculator.lookup import LoadedModel
+from calculator.serving.context import usual_context, with_usual_context
 from calculator.serving.drafts import with_draft
-from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
+from calculator.serving.plan import ServingPlan
 from calculator.text import Text, text
 from calculator.training.plan import Adapter, TrainingPlan
 from calculator.training.recipe import usual_precision
 
 Plan = TrainingPlan | ServingPlan
+CONTEXT = {"max_model_len", "context_tokens"}
 PLANS: Mapping[str, type[Plan]] = {"train": TrainingPlan, "finetune": TrainingPlan, "serve": ServingPlan}
 
 
@@ -52,6 +54,10 @@ def compute(
     if gpu.assumption is not None:
         assumptions = (*assumptions, gpu.assumption)
     loaded = load_model(model, revision)
+    if isinstance(plan, ServingPlan) and not CONTEXT & values.keys():
+        each = usual_context(loaded.shape, plan)
+        plan = with_usual_context(loaded.shape, plan)
+        assumptions = (text("cli.assume.context", context_tokens=each), *assumptions)
     if isinstance(plan, ServingPlan) and plan.draft_model is not None:
         drafted = with_draft(loaded.shape, load_model(plan.draft_model).shape)
         loaded = loaded.model_copy(update={"shape": drafted})
@@ -90,9 +96,6 @@ def _with_defaults(command: str, values: Mapping[str, Any]) -> tuple[Plan, tuple
     said: tuple[Text, ...] = ()
     if command == "serve":
         serving_plan = make_plan(ServingPlan, filled)
-        if not {"max_model_len", "context_tokens"} & filled.keys():
-            serving_plan = serving_plan.model_copy(update={"max_model_len": USUAL_CONTEXT_TOKENS})
-            said = (*said, text("cli.assume.context", context_tokens=USUAL_CONTEXT_TOKENS))
         if serving_plan.n_gpus > 1 and not {"tp", "pp", "dp"} & filled.keys():
             serving_plan = serving_plan.model_copy(update={"tp": serving_plan.n_gpus})
             said = (*said, text("cli.assume.tp", gpus_count=serving_plan.n_gpus))

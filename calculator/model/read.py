@@ -15,9 +15,10 @@ from calculator.model.generic import read_generic
 from calculator.model.keys import refuse_leftovers
 from calculator.model.quantization import read_quantization
 from calculator.model.registry import READERS
-from calculator.model.shape import ModelShape
+from calculator.model.shape import ModelShape, RopeScaling
 
 MAX_PARAMETERS = 10**14
+MAX_STRETCH = 10**9
 
 ARCHITECTURES = {"MiniMaxM2ForCausalLM": "minimax_m2"}
 """Architectures that decide where a file carries another family's model_type."""
@@ -56,6 +57,7 @@ def read(config: Mapping[str, Any], *, sidecar: Mapping[str, Any] | None = None)
             "architecture": architecture,
             "dtype": _dtype(cfg),
             "quantization": read_quantization(cfg.raw, sidecar),
+            "rope_scaling": _rope_scaling(cfg),
             "assumptions": tuple(cfg.notes.assumptions),
         }
     )
@@ -102,10 +104,32 @@ def _architecture(cfg: Config) -> str:
     return names[0] if names else ""
 
 
+def _places(cfg: Config) -> list[Config]:
+    """The top and the objects in which composites keep their language model."""
+    return [cfg, *(c for key in ("text_config", "llm_config", "language_config") if (c := cfg.sub(key)))]
+
+
+def _rope_scaling(cfg: Config) -> RopeScaling | None:
+    """``rope_scaling``, or ``rope_parameters`` (transformers 5; there may be one for each kind of layer: the one that
+    stretches most). None where nothing stretches or the object cannot be read: sizes do not depend on it."""
+    found: list[RopeScaling] = []
+    for place in _places(cfg):
+        for key in ("rope_scaling", "rope_parameters"):
+            stated = place.get(key)
+            if not isinstance(stated, dict):
+                continue
+            for one in (stated, *stated.values()):
+                kind = one.get("rope_type", one.get("type")) if isinstance(one, dict) else None
+                factor, original = (one.get("factor"), one.get("original_max_position_embeddings")) if kind else (0, 0)
+                if isinstance(kind, str) and isinstance(factor, int | float) and 1 < factor < MAX_STRETCH:
+                    known = isinstance(original, int) and 0 < original < MAX_STRETCH
+                    found.append(RopeScaling(kind=kind[:40], factor=factor, original=original if known else None))
+    return max(found, key=lambda scaling: scaling.factor, default=None)
+
+
 def _dtype(cfg: Config) -> str:
     """``dtype`` (transformers 5) or ``torch_dtype``, at the top or in the text object; bfloat16 where none is said."""
-    places = [cfg, *(c for key in ("text_config", "llm_config", "language_config") if (c := cfg.sub(key)))]
-    for place in places:
+    for place in _places(cfg):
         for key in ("dtype", "torch_dtype"):
             value = place.get(key)
             if isinstance(value, str):

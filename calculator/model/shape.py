@@ -359,6 +359,15 @@ class CacheShape(Frozen):
     sparse_bytes_per_token: int = 0
 
 
+class RopeScaling(Frozen):
+    """How a file stretches its rotary positions: the method's name ("linear", "dynamic", "yarn", "llama3"), the factor,
+    and the context before stretching where the file states it."""
+
+    kind: str
+    factor: float
+    original: int | None = None
+
+
 class ModelShape(Frozen):
     """A whole model. ``order`` lists the blocks from first to last layer as indices into ``blocks``.
 
@@ -367,7 +376,8 @@ class ModelShape(Frozen):
     ``blocks`` too. ``shared_layers``: all layers are one set of weights (ALBERT). ``shared``: weights that several
     layers use and that exist once (Zamba), under their whole names. ``streams``: residual streams that the layers read
     and write (Gemma 3n). ``layer_prefix`` is the path of layer ``{i}`` in
-    the checkpoint. ``draft`` is the model that drafts for this one where a plan names it.
+    the checkpoint. ``draft`` is the model that drafts for this one where a plan names it. ``max_context`` is the
+    longest context that the file states; what ``rope_scaling`` makes of it is each engine's own reading.
     """
 
     model_type: str
@@ -376,6 +386,7 @@ class ModelShape(Frozen):
     hidden: int
     vocab: int
     max_context: int | None = None
+    rope_scaling: RopeScaling | None = None
     blocks: tuple[Block, ...]
     order: tuple[int, ...]
     encoder_order: tuple[int, ...] = ()

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil, floor
 from types import MappingProxyType
-from typing import get_args
 
 from calculator.bill import Basis, Bill, Item, Layer, Phase, Range, ServingFigures, Verdict
 from calculator.errors import PlanError
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, ModelShape
 from calculator.model.stored import StoredWeights
+from calculator.serving.context import within_limit
 from calculator.serving.drafts import method_of
 from calculator.serving.engines import llama_cpp, lmdeploy, ollama, sglang, tensorrt_llm, tgi, transformers, vllm
-from calculator.serving.plan import ServingPlan, ValueType
+from calculator.serving.host import host_cache
+from calculator.serving.plan import ServingPlan
+from calculator.serving.prefix import shares_prefixes
+from calculator.serving.releases import older
 from calculator.serving.split import ranks_of
 from calculator.serving.start import ZERO, Cache, Span, Start, Term, extra_span
-from calculator.serving.unused import UNUSED, unused
+from calculator.serving.support import check_support
+from calculator.serving.unused import unused
 from calculator.sources import Source
 from calculator.text import Text, text
 
@@ -35,18 +40,6 @@ _STARTS: MappingProxyType[str, Begin] = MappingProxyType(
     }
 )
 
-_CACHE_FORMATS = MappingProxyType(
-    {
-        "vllm": ("auto", "bf16", "fp16", "fp8", "int8"),
-        "sglang": ("auto", "bf16", "fp16", "fp8"),
-        "tensorrt_llm": ("auto", "bf16", "fp16", "fp8", "int8"),
-        "lmdeploy": ("auto", "bf16", "fp16", "fp8", "int8", "int4"),
-        "tgi": ("auto", "bf16", "fp16", "fp8"),
-        "llama_cpp": ("auto", *get_args(ValueType)),
-        "ollama": ("auto", "fp16", "q8_0", "q4_0"),
-        "transformers": ("auto", "bf16", "fp16", "fp32"),
-    }
-)
 _RANKED = ("vllm", "sglang", "tensorrt_llm", "tgi", "lmdeploy")
 """Engines that run one process a rank: cards beyond ``tp``, ``pp`` and ``dp`` stay idle."""
 _COMPRESSED = ("vllm", "transformers")
@@ -56,8 +49,9 @@ _PHASES = ("load", "profile", "serve")
 
 
 def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
-    """The engine's start, term by term. Raises ``PlanError`` ("serving.unknown_engine", "serving.kv_format" and the
-    engine's own), and ``UnknownFamilyError`` for a model whose cache no formula covers."""
+    """The engine's start, term by term. Raises ``PlanError`` ("serving.unknown_engine", those of
+    ``calculator.serving.support`` and ``calculator.serving.context``, and the engine's own), and ``UnknownFamilyError``
+    for a model whose cache no formula covers."""
     if shape.cache_refusal is not None:
         _ = shape.cache
     compressed = any(isinstance(m, Attention) and m.compress for block in shape.blocks for m in block.mixers)
@@ -67,19 +61,18 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     begin = _STARTS.get(plan.engine)
     if begin is None:
         raise PlanError("serving.unknown_engine", field="engine", engine=plan.engine)
-    formats = _CACHE_FORMATS.get(plan.engine)
-    for field, format_ in (("kv_cache_dtype", plan.kv_cache_dtype), ("v_cache_dtype", plan.v_cache_dtype)):
-        if formats is not None and format_ is not None and format_ not in formats and field not in UNUSED[plan.engine]:
-            raise PlanError(
-                "serving.kv_format", field=field, engine=plan.engine, text=format_, candidates=", ".join(formats),
-            )  # fmt: skip
-    return begin(shape, plan, gpu, stored)
+    check_support(shape, plan, gpu)
+    plan, notes = within_limit(shape, plan)
+    begun = begin(shape, plan, gpu, stored)
+    return replace(
+        begun, assumptions=(*begun.assumptions, *notes, *older(plan)), shares_prefixes=shares_prefixes(shape, plan, gpu)
+    )
 
 
 def geometry(shape: ModelShape, plan: ServingPlan, gpu: Gpu, pool_bytes: int) -> tuple[int, float]:
     """Tokens and concurrent requests of ``max_model_len`` that a cache pool of ``pool_bytes`` per GPU holds, as the
     engine prints them: the cache's geometry alone."""
-    begun = start(shape, plan.model_copy(update={"kv_cache_memory_bytes": pool_bytes}), gpu)
+    begun = start(shape, plan.model_copy(update={"kv_cache_memory_bytes": pool_bytes, "longer_context": True}), gpu)
     length = begun.max_model_len
     return begun.cache.tokens(pool_bytes, length), begun.cache.concurrency(pool_bytes, length)
 
@@ -100,7 +93,8 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     cache, replicas = begun.cache, begun.replicas
     context = min(plan.context_tokens or begun.request_tokens or begun.max_model_len, begun.max_model_len)
     wished = ceil(plan.concurrency / replicas)
-    shared = _shared(plan, cache, context)
+    prefix = min(plan.shared_prefix_tokens, context) if begun.shares_prefixes else 0
+    shared = cache.shared_bytes(prefix) if prefix else 0
     running = min(wished, begun.max_num_seqs)
     asked = begun.asked or begun
     needed = _needed(asked, wished, context, shared)
@@ -112,6 +106,9 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
     held = Span(max(pool.value, 0), max(pool.low, 0), max(pool.high, 0)) if taken else Span.exact(needed)
     per_replica = _requests(cache, pool.value, context, shared) if starts else 0.0
     at_context = min(per_replica, float(begun.max_num_seqs)) * replicas
+    reserve = int(max(pool.value, 0) * plan.peak_reserve)
+    steady = min(_requests(cache, pool.value - reserve, context, shared), float(begun.max_num_seqs)) if starts else 0.0
+    hosted = host_cache(plan, begun)
     pool_text = begun.pool_formula
     if plan.kv_cache_memory_bytes is not None and pool == Span.exact(plan.kv_cache_memory_bytes):
         pool_text = text("serving.item.pool.fixed", pool_bytes=plan.kv_cache_memory_bytes)
@@ -145,18 +142,21 @@ def bill(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights |
         max_num_batched_tokens=begun.max_num_batched_tokens, memory_fraction=begun.memory_fraction,
         block_size=cache.block_size, kv_needed_bytes=one, requests_at_context=at_context,
         practical_requests=floor(at_context * plan.practical_share + 1e-9),
+        peak_reserve_bytes=reserve, steady_requests=floor(steady + 1e-9) * replicas,
         longest_context_tokens=cache.longest(pool.value),
         compute_buffer_bytes=begun.activation.span.value, kv_full_bytes=begun.kv_full_bytes,
         kv_swa_bytes=begun.kv_swa_bytes, gated_delta_scratch_bytes=begun.gated_delta_scratch_bytes,
         state_bytes=begun.state.span.value if begun.state else 0,
-        host_bytes=begun.host_bytes + plan.kv_offload_bytes + plan.cpu_offload_bytes, process_bytes=process.value,
+        host_bytes=begun.host_bytes + hosted.total_bytes, host_cache_bytes=hosted.total_bytes,
+        host_cache_tokens=hosted.tokens, process_bytes=process.value,
         replicas=replicas,
         ranges=_ranges(begun, pool, process),
     )  # fmt: skip
     return Bill(
         items=items, phases=_phases(items), peak_phase="serve", allocated=allocated, reserved=allocated,
         process=process, need=need, capacity_bytes=gpu.total_bytes, verdict=verdict, rank=begun.rank,
-        rank_spread=begun.rank_spread, assumptions=(*begun.assumptions, *_unused(plan, begun)), serving=figures,
+        rank_spread=begun.rank_spread, serving=figures,
+        assumptions=(*begun.assumptions, *_unused(plan, begun), *hosted.notes),
     )  # fmt: skip
 
 
@@ -172,13 +172,6 @@ def _needed(begun: Start, wished: int, context: int, shared: int) -> int:
     running = wished if begun.pool_follows_wish else min(wished, begun.max_num_seqs)
     needed = begun.cache.needed(running, context) - (running - 1) * shared
     return max(needed, begun.pool.value) if begun.pool_follows_wish else needed
-
-
-def _shared(plan: ServingPlan, cache: Cache, context: int) -> int:
-    """Cache bytes that every request but the first saves because its first tokens are the others' too."""
-    if plan.prefix_caching is False or not plan.shared_prefix_tokens:
-        return 0
-    return cache.shared_bytes(min(plan.shared_prefix_tokens, context))
 
 
 def _requests(cache: Cache, pool: int, context: int, shared: int) -> float:
@@ -202,8 +195,11 @@ def _printed(begun: Start) -> Span:
 
 
 def _unused(plan: ServingPlan, begun: Start) -> tuple[Text, ...]:
-    """What the plan asks for in vain: tokens beyond the engine's limit, cards that the layout leaves idle."""
+    """What the plan asks for in vain: tokens beyond the engine's limit, a prefix that is not shared, cards that the
+    layout leaves idle."""
     said = [*unused(plan)]
+    if plan.shared_prefix_tokens and not begun.shares_prefixes:
+        said.append(text("serving.assume.prefix_apart", prefix_tokens=plan.shared_prefix_tokens))
     if plan.context_tokens is not None and plan.context_tokens > begun.max_model_len:
         limit = begun.max_model_len
         said.append(text("serving.assume.context_cut", context_tokens=plan.context_tokens, limit_tokens=limit))

@@ -37,8 +37,13 @@ class ServingPlan(Frozen):
     tokens a step; ``draft_model`` names the drafting model, and ``draft_bytes`` replace its derived weights;
     ``draft_acceptance`` is the chance that a draft is right, given that those before it were (None: assumed by method).
     ``gpus_per_node`` cards are joined by their own links (None: the card's usual box), others by the network.
-    ``max_loras`` adapters of ``max_lora_rank`` are kept in slots. ``cpu_offload_bytes`` of weights stay on the host,
-    ``kv_offload_bytes`` are host memory. ``shared_prefix_tokens`` of every request are the same and cached once.
+    ``max_loras`` adapters of ``max_lora_rank`` are kept in slots. ``cpu_offload_bytes`` of each rank's weights stay on
+    the host; ``kv_offload_bytes`` of host memory keep cache (of a replica for vLLM, of each rank elsewhere, as the
+    engines' own options count). ``practical_share`` of the requests that fit, or the pool without its
+    ``peak_reserve``, is what to plan with: two rules of thumb, never one on top of the other. ``longer_context``
+    starts beyond the model's own limit where the engine would refuse (VLLM_ALLOW_LONG_MAX_MODEL_LEN,
+    SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN).
+    ``shared_prefix_tokens`` of every request are the same and cached once.
     llama.cpp and Ollama: ``v_cache_dtype`` is the format of the cached values where it is another than that of the
     keys, ``kv_cache_dtype``; ``n_ubatch``, ``kv_unified``, ``flash_attn``, ``swa_full``,
     ``experts_on_cpu``, ``n_cpu_moe`` (layers, from the first, whose experts stay on the host), ``tensor_split`` and
@@ -68,7 +73,9 @@ class ServingPlan(Frozen):
     runner: Literal["v0", "v1", "v2"] | None = None
     concurrency: int = Field(16, ge=1, le=1_048_576)
     context_tokens: int | None = Field(None, ge=1, le=LONGEST_TOKENS)
+    longer_context: bool = False
     practical_share: float = Field(0.7, gt=0, le=1)
+    peak_reserve: float = Field(0.3, ge=0, lt=1)
     gpu: str = "h100-80gb-sxm"
     gpu_capacity_bytes: int | None = Field(None, ge=1)
     n_gpus: int = Field(1, ge=1, le=65_536)

@@ -6,6 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from calculator.serving.plan import ServingPlan
+from calculator.serving.versions import parse
+from calculator.text import Text, text
+
 RELEASES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "vllm": (
         "0.33.0", "0.29.0", "0.27.0", "0.26.0", "0.25.0", "0.24.0", "0.22.0", "0.21.0", "0.20.0", "0.19.0", "0.18.0",
@@ -19,3 +23,15 @@ RELEASES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "ollama": ("0.30.0", "0.16.0", "0.13.0", "0.10.0", "0.7.0"),
     "transformers": ("5.24.0", "4.57.0", "4.50.0", "4.45.0"),
 })  # fmt: skip
+
+
+def older(plan: ServingPlan) -> tuple[Text, ...]:
+    """That the named release is older than any whose rules are known. Raises ``PlanError`` for one that cannot be
+    read."""
+    known = RELEASES.get(plan.engine)
+    if plan.engine_version is None or known is None:
+        return ()
+    numbers = [parse(version.removeprefix("b")) for version in (plan.engine_version, known[-1])]
+    if numbers[0] >= numbers[1]:
+        return ()
+    return (text("serving.assume.older_release", version=plan.engine_version[:40], oldest=known[-1]),)

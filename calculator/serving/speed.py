@@ -141,7 +141,7 @@ def speed(
     if batch is None:
         # An engine that never takes a request back holds its whole length from the start (NO_EVICTION_SOURCE).
         admitted = prompt_tokens + output_tokens if plan.engine == "tensorrt_llm" else mean_context
-        cached = cached_tokens(plan, begun.cache, prompt_tokens)
+        cached = cached_tokens(plan, begun, prompt_tokens)
         batch = min(int(held(begun.cache, begun.pool.value, admitted, cached)), begun.max_num_seqs)
     if batch < 1:
         raise PlanError("speed.nothing_fits", field="gpu", context_tokens=mean_context)
@@ -202,7 +202,7 @@ def point(
     drafts = acceptance.drafts(plan)
     seconds, bound = work.decode(micro, prompt + max(output // 2, 1), 1 + drafts)
     step = (stages * seconds + work.drafting(micro)) / acceptance.tokens_of_step(accepted, drafts)
-    cached = cached_tokens(plan, begun.cache, prompt)
+    cached = cached_tokens(plan, begun, prompt)
     fresh = prompt - cached
     alone = work.alone(prompt, cached)
     together = max(1, min(batch, begun.max_num_batched_tokens // fresh))

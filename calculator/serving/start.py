@@ -142,4 +142,5 @@ class Start:
     moved: Text | None = None
     partly_on_host: bool = False
     streamed_bytes: int = 0
+    shares_prefixes: bool = False
     asked: Start | None = None

@@ -74,7 +74,7 @@ def outlook(
     Raises ``PlanError`` for what the engine cannot run, and ("speed.nothing_fits") where no request fits.
     """
     begun = start(shape, plan, gpu, stored)
-    cached = cached_tokens(plan, begun.cache, begun.max_model_len)
+    cached = cached_tokens(plan, begun, begun.max_model_len)
     cache, pool = Beside(begun.cache, cached), max(begun.pool.value - begun.cache.shared_bytes(cached), 0)
     lengths = lengths.capped(begun.max_model_len)
     sample = lengths.draw(_SAMPLE, 7)

@@ -19,19 +19,21 @@ _FREE = ("free_memory_bytes",)
 _DRAFT_DETAILS = ("draft_bytes", "draft_model", "draft_tokens")
 _DRAFT = (*_DRAFT_DETAILS, "speculative")
 _REPLICAS = ("dp", "ep", "dcp", "dp_attention")
+_HOST = ("cpu_offload_bytes", "kv_offload_bytes")
 _PREFILL = ("chunked_prefill", "chunked_prefill_size")
 
 UNUSED: MappingProxyType[Engine, tuple[str, ...]] = MappingProxyType(
     {
         "vllm": (*_LLAMA_CPP, *_FREE, "dp_attention"),
         "sglang": ("mla", *_LLAMA_CPP, *_VLLM, "chunked_prefill", "dcp"),
-        "tensorrt_llm": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, "dcp"),
-        "lmdeploy": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, "dcp", "dp_attention"),
-        "tgi": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, "dcp", "dp_attention", "ep"),
-        "transformers": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, *_REPLICAS, "memory_fraction"),
-        "llama_cpp": (*_VLLM, *_PREFILL, *_DRAFT, *_REPLICAS, "memory_fraction", "kv_cache_memory_bytes",
+        "tensorrt_llm": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, "dcp", "cpu_offload_bytes"),
+        "lmdeploy": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, *_HOST, "dcp", "dp_attention"),
+        "tgi": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, *_HOST, "dcp", "dp_attention", "ep"),
+        "transformers": ("mla", *_LLAMA_CPP, *_VLLM, *_PREFILL, *_DRAFT, *_REPLICAS, *_HOST, "memory_fraction"),
+        "llama_cpp": (*_VLLM, *_PREFILL, *_DRAFT, *_REPLICAS, *_HOST, "memory_fraction", "kv_cache_memory_bytes",
                       "block_size"),
-        "ollama": (*_VLLM, *_PREFILL, *_DRAFT, *_REPLICAS, "memory_fraction", "kv_cache_memory_bytes", "block_size",
+        "ollama": (*_VLLM, *_PREFILL, *_DRAFT, *_REPLICAS, *_HOST, "memory_fraction", "kv_cache_memory_bytes",
+                   "block_size",
                    "fit_min_context"),
     }
 )  # fmt: skip

@@ -80,7 +80,7 @@ def test_items_add_up(engine: Engine, length: int) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_text_of_a_bill_has_a_sentence_in_both_languages(engine: Engine) -> None:
-    plans = [ServingPlan(engine=engine), ServingPlan(engine=engine, max_model_len=4096, gpu="t4-16gb", n_gpus=1)]
+    plans = [ServingPlan(engine=engine), ServingPlan(engine=engine, max_model_len=4096, gpu="a2-16gb", n_gpus=1)]
     for plan in plans:
         result = billed(plan, find(plan.gpu))
         refusal = figures(result).refusal

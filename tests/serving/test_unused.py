@@ -22,6 +22,7 @@ VALUES: dict[str, Any] = {
     "draft_bytes": 1 << 30, "speculative": "eagle3", "draft_model": "org/draft", "mla": False, "chunked_prefill": True,
     "chunked_prefill_size": 512, "memory_fraction": 0.5, "kv_cache_memory_bytes": 1 << 30, "block_size": 64, "dcp": 2,
     "dp": 2, "ep": 2, "dp_attention": True, "draft_tokens": 3,
+    "cpu_offload_bytes": 1 << 30, "kv_offload_bytes": 1 << 30,
 }  # fmt: skip
 CASES = [(engine, name) for engine, names in UNUSED.items() for name in names]
 

@@ -53,7 +53,9 @@ def peak(result: Bill) -> int:
 
 def test_a_long_video_takes_what_a_start_printed() -> None:
     # A100 80 GB at 0.22 of 79.25 GiB: weights 15.67, graphs 0.53, pool -14.28, which leaves 15.51 GiB.
-    plan = plan_for(max_model_len=128_000 + 16_384, max_num_batched_tokens=2048, memory_fraction=0.22)
+    plan = plan_for(
+        max_model_len=128_000 + 16_384, longer_context=True, max_num_batched_tokens=2048, memory_fraction=0.22
+    )
     result = bill(QWEN, plan, resolve("a100-80gb-sxm4", int(79.25 * GIB)))
     assert peak(result) / GIB == pytest.approx(15.51, rel=0.05)
     cache = next(i for i in result.items if i.key == "encoder_cache")
@@ -64,7 +66,7 @@ def test_forbidding_videos_and_pictures_gives_the_memory_back() -> None:
     card = find("h100-80gb-sxm")
     pools, weights = [], []
     for limit in (None, {"video": 0}, {"image": 0, "video": 0}):
-        figures = bill(QWEN, plan_for("0.33.0", max_model_len=131_072, limit_mm_per_prompt=limit), card).serving
+        figures = bill(QWEN, plan_for("0.33.0", max_model_len=128_000, limit_mm_per_prompt=limit), card).serving
         assert figures is not None
         pools.append(figures.kv_pool_bytes)
         weights.append(figures.weights_bytes)

@@ -73,7 +73,11 @@ def put(command: Command) -> None:
     if plan.max_model_len is None and plan.context_tokens is None and plan.engine != "ollama":
         plan = plan.model_copy(update={"context_tokens": settings.serving.context_tokens or USUAL_CONTEXT_TOKENS})
     n_gpus = plan.n_gpus if command.fields.get("n_gpus") else 1
-    state.put(settings.model_copy(update={"serving": plan.model_copy(update={"n_gpus": 1}), "n_gpus": n_gpus}))
+    state.put(
+        settings.model_copy(
+            update={"serving": plan.model_copy(update={"n_gpus": 1}), "n_gpus": n_gpus, "usual_context": False}
+        )
+    )
 
 
 def _result(words: Words) -> None:

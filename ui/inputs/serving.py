@@ -6,10 +6,12 @@ from typing import Any
 
 import streamlit as st
 
+from calculator.lookup import LoadedModel
+from calculator.serving.context import REFUSES
 from calculator.serving.drafts import METHODS, WITHOUT_MODEL
 from calculator.serving.plan import ServingPlan
 from calculator.serving.releases import RELEASES
-from ui import state
+from ui import models, state
 from ui.i18n import Words
 from ui.inputs.command import command_input
 from ui.inputs.form import Form
@@ -28,7 +30,7 @@ KV_FORMATS = {
     "vllm": ("auto", "bf16", "fp8", "int8"),
     "sglang": ("auto", "bf16", "fp8"),
     "tensorrt_llm": ("auto", "bf16", "fp8", "int8"),
-    "lmdeploy": ("auto", "bf16", "fp8", "int8"),
+    "lmdeploy": ("auto", "bf16", "int8"),
     "tgi": ("auto", "bf16", "fp8"),
     "llama_cpp": ("auto", "fp16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
     "ollama": ("auto", "fp16", "q8_0", "q4_0"),
@@ -47,7 +49,8 @@ def _write(name: str, value: Any) -> None:
 def plan_inputs(words: Words) -> None:
     """All inputs of a plan but the model and the hardware."""
     settings = state.current()
-    plan = settings.serving_plan()
+    model = models.known(settings.model)
+    plan = settings.serving_plan(model.shape if isinstance(model, LoadedModel) else None)
     form = Form(plan, _write, words, "serving")
     st.subheader(words("ui.group.traffic"))
     left, right = st.columns(2)
@@ -85,6 +88,9 @@ def plan_inputs(words: Words) -> None:
         form.number("max_num_seqs", optional=True)
         form.number("max_num_batched_tokens", step=512, optional=True)
         form.fraction("practical_share", optional=False)
+        form.decimal("peak_reserve", 0.0, 0.99)
+        if plan.engine in REFUSES:
+            form.toggle("longer_context")
         if plan.engine in WITH_GRAPHS:
             form.toggle("cuda_graphs")
         if plan.engine in METHODS:

@@ -10,6 +10,7 @@ from calculator.axes import around
 from calculator.bill import Bill
 from calculator.errors import CalculatorError
 from calculator.serving.capacity import Cell, cell, matrix
+from calculator.serving.context import TOGETHER, context_limit
 from calculator.serving.plan import ServingPlan
 from ui import later, state
 from ui.i18n import Words
@@ -33,7 +34,7 @@ def capacity(screen: Screen, plan: ServingPlan, bill: Bill, bill_of: Callable[..
     figures = bill.serving
     assert figures is not None
     own = (min(plan.context_tokens or figures.max_model_len, figures.max_model_len), plan.concurrency)
-    longest = max(shape.max_context or CONTEXTS[-1], own[0], CONTEXTS[1])
+    longest = max(context_limit(shape, plan.engine) or CONTEXTS[-1], own[0])
     contexts = around(own[0], [c for c in CONTEXTS if c <= longest], _ROWS)
     requests = around(own[1], REQUESTS, _COLUMNS)
     key = (repr(plan.model_copy(update={"context_tokens": 1, "concurrency": 1, "max_model_len": 1})), gpu.key,
@@ -54,8 +55,10 @@ def capacity(screen: Screen, plan: ServingPlan, bill: Bill, bill_of: Callable[..
         mine = cell(*own, bill)
 
         def take(row: int, column: int) -> None:
+            together = plan.engine in TOGETHER
             state.put(state.current().with_serving(
-                max_model_len=contexts[row], context_tokens=None, concurrency=requests[column],
+                max_model_len=None if together else contexts[row],
+                context_tokens=contexts[row] if together else None, concurrency=requests[column],
             ))  # fmt: skip
 
         def fields(context: int, cells: Sequence[Cell]) -> list[Field]:

@@ -38,7 +38,7 @@ def fewest_cards(screen: Screen, plan: ServingPlan) -> None:
     context = wished_context(plan)
     st.caption(plain(words("explore.cards.about", wished_count=plan.concurrency, context_tokens=context or 0)))
     goal_inputs(words)
-    plan = state.current().serving_plan()
+    plan = state.current().serving_plan(screen.model.shape)
     key = repr(plan.model_copy(update={"gpu": "", "n_gpus": 1, "tp": 1, "pp": 1, "dp": 1}))
     st.button(
         words("explore.cards.find"), icon=":material/search:", key="cards.find", on_click=_ask, args=(key,),

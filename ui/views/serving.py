@@ -8,6 +8,7 @@ import streamlit as st
 
 from calculator.bill import Bill, ServingFigures
 from calculator.errors import CalculatorError
+from calculator.serving.plan import ServingPlan
 from ui.i18n import Words
 from ui.inputs.traffic import lengths
 from ui.markdown import plain
@@ -24,7 +25,7 @@ BillOf = Callable[..., Bill]
 
 def serving_page(screen: Screen, bill_of: BillOf) -> None:
     words, shape, gpu = screen.words, screen.model.shape, screen.gpu
-    plan = screen.settings.serving_plan()
+    plan = screen.settings.serving_plan(shape)
     try:
         bill = bill_of(shape, plan, gpu, screen.stored)
     except CalculatorError as error:
@@ -50,7 +51,7 @@ def serving_page(screen: Screen, bill_of: BillOf) -> None:
     fewest_cards(screen, plan)
     left, right = st.columns(2, gap="large")
     with left:
-        _budget(figures, words)
+        _budget(figures, plan, words)
     with right:
         notes.assumptions((*screen.model.assumptions, *bill.assumptions), words)
     share.share("serving", screen, bill, plan)
@@ -94,8 +95,9 @@ def _figures(bill: Bill, figures: ServingFigures, words: Words) -> None:
     verdict.tiles([(words(name + key), value, note, words(f"{name}{key}.help")) for key, value, note in rows])
 
 
-def _budget(figures: ServingFigures, words: Words) -> None:
-    """How the engine's memory budget is split, and what the pool comes to."""
+def _budget(figures: ServingFigures, plan: ServingPlan, words: Words) -> None:
+    """How the engine's memory budget is split, what the pool comes to, and what to plan with: two rules of thumb, each
+    on its own."""
     st.subheader(words("ui.section.budget"), anchor=False)
     rows = {
         "budget": words("ui.budget.of", share=f"{figures.memory_fraction:.0%}", budget_bytes=figures.budget_bytes),
@@ -107,8 +109,17 @@ def _budget(figures: ServingFigures, words: Words) -> None:
         "wished": words.size(figures.needed_pool_bytes),
         "most": f"{figures.max_concurrency:,.1f}",
         "longest": words("ui.budget.tokens", longest_tokens=figures.longest_context_tokens),
-    }
+        "practical": words("ui.budget.practical", share=f"{plan.practical_share:.0%}",
+                           requests_count=figures.practical_requests),
+        "reserve": words("ui.budget.reserve", share=f"{plan.peak_reserve:.0%}",
+                         reserve_bytes=figures.peak_reserve_bytes, requests_count=figures.steady_requests),
+    }  # fmt: skip
+    if figures.host_bytes:
+        rows["host"] = words.size(figures.host_bytes)
+    if figures.host_cache_tokens:
+        rows["host_cache"] = words("ui.budget.tokens", longest_tokens=figures.host_cache_tokens)
     st.table(
         {words(f"ui.budget.{key}.name"): plain(value) for key, value in rows.items()}, border="horizontal",
         alt=words("ui.section.budget"),
     )  # fmt: skip
+    st.caption(words("ui.budget.rules"))

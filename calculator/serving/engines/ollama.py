@@ -59,7 +59,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if context is None:
         each = plan.context_tokens or min(default_context(version, gpu.total_bytes), shape.max_context or 2**31)
         context = each * slots
-        notes.append(text("serving.assume.max_model_len", context_tokens=context))
+        if plan.context_tokens is None:
+            notes.append(text("serving.assume.max_model_len", context_tokens=context))
     if plan.max_num_seqs is None:
         notes.append(text("serving.assume.slots", slots_count=slots))
     batch = plan.n_ubatch or min(BATCH, plan.max_num_batched_tokens or BATCH)

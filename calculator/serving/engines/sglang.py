@@ -12,13 +12,14 @@ from calculator.model.shape import LatentAttention, ModelShape
 from calculator.model.stored import StoredWeights
 from calculator.serving.adapters import Adapted, adapter_rows
 from calculator.serving.cache import cache_format, layer_specs
+from calculator.serving.context import context_limit
 from calculator.serving.drafts import WITHOUT_MODEL, Draft, draft_of, draft_rows, drafts_of, method_of
 from calculator.serving.loaded import load
 from calculator.serving.network import node_size
 from calculator.serving.overheads import communication_term, context_term
 from calculator.serving.pages import PagedCache, Part, parts_of, state_bytes
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import attention_apart, replicas_of, split_of
+from calculator.serving.split import attention_apart, ranks_of, replicas_of, split_of
 from calculator.serving.start import ZERO, Span, Start, Term, extra_span
 from calculator.serving.versions import Version, parse
 from calculator.serving.workspace import logits_bytes, widest_layer
@@ -124,7 +125,7 @@ def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
         version = parse(plan.engine_version)
     else:
         notes.append(text("serving.assume.version", engine="SGLang", version=".".join(map(str, NEWEST))))
-    context = plan.max_model_len or shape.max_context or 4096
+    context = plan.max_model_len or context_limit(shape, "sglang") or 4096
     if plan.max_model_len is None:
         notes.append(text("serving.assume.max_model_len", context_tokens=context))
     chunk = plan.chunked_prefill_size or plan.max_num_batched_tokens or chunk_size(version, gpu.total_bytes)
@@ -156,7 +157,9 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     form = cache_format(plan.kv_cache_dtype, plan.weights or shape.dtype)
     draft, method = draft_of(shape, plan, split, form), method_of(shape, plan)
     weights = load(shape, plan, split, stored)
-    held = Span.about(weights.largest, 0.01)
+    stays = max(weights.largest - plan.cpu_offload_bytes, 0)
+    moved = sum(min(each, plan.cpu_offload_bytes) for each in weights.stages) * (ranks_of(plan) // plan.pp)
+    held = Span.about(stays, 0.01)
     stage = weights.stages.index(weights.largest)
     layers = weights.layers[stage]
     context, links = context_term(gpu), communication_term(gpu, split.tp, node_size(plan, gpu))
@@ -195,8 +198,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     if not plan.cuda_graphs:
         graphs = Span.exact(0)
     return Start(
-        weights=Term(held, text("serving.item.weights.rank", weights_bytes=weights.largest, tp=split.tp, pp=split.pp),
-                     "computed", source("model_loader"), split.tp * split.pp),
+        weights=Term(held, text("serving.item.weights.rank", weights_bytes=stays, tp=split.tp, pp=split.pp),
+                     "computed", source("model_loader, utils/offloader.py"), split.tp * split.pp),
         activation=Term(Span(work, work // 2, 2 * work),
                         text("serving.item.workspace", batched_tokens=chosen.chunk, seqs_count=rows), "computed",
                         source("model_executor/model_runner.py")),
@@ -221,6 +224,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         state=state,
         extras=(*draft_rows(draft, drafting), *adapters),
         needs_whole_request=False,
+        host_bytes=moved,
+        streamed_bytes=weights.largest - stays,
         assumptions=(*chosen.assumptions, *draft.notes),
     )  # fmt: skip
 

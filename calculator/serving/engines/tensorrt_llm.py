@@ -11,6 +11,7 @@ from calculator.model.shape import ModelShape
 from calculator.model.stored import StoredWeights
 from calculator.serving.adapters import widest_rows
 from calculator.serving.cache import cache_format, layer_specs
+from calculator.serving.context import context_limit
 from calculator.serving.drafts import draft_of, draft_rows
 from calculator.serving.loaded import load
 from calculator.serving.network import node_size
@@ -61,7 +62,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
     draft = draft_of(shape, plan, split, form)
     held = Span.about(weights.largest, 0.02)
     extras = (*draft_rows(draft), *widest_rows(shape, weights.layers[stage], split, plan))
-    length = plan.max_model_len or shape.max_context or 4096
+    length = plan.max_model_len or context_limit(shape, "tensorrt_llm") or 4096
     seqs = plan.max_num_seqs or BATCH
     tokens = plan.max_num_batched_tokens or TOKENS
     if plan.max_num_seqs is None or plan.max_num_batched_tokens is None:

@@ -33,7 +33,7 @@ from calculator.serving.loaded import load
 from calculator.serving.network import node_size
 from calculator.serving.overheads import context_term, network_span
 from calculator.serving.plan import ServingPlan
-from calculator.serving.split import Split, ceil_div, replicas_of, round_up, split_of
+from calculator.serving.split import Split, ceil_div, ranks_of, replicas_of, round_up, split_of
 from calculator.serving.start import ZERO, Rows, Span, Start, Term, extra_span
 from calculator.serving.versions import Version
 from calculator.serving.weights import RankWeights
@@ -122,6 +122,7 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         else min(stages, key=lambda s: (s.cache.concurrency(s.pool.value, context), s.pool.value))
     )
     if len(stages) > 1:
+        tightest = replace(tightest, host_bytes=sum(stage.host_bytes for stage in stages))
         spread = {f"stage {i}": s.weights.span.value for i, s in enumerate(stages)}
         tightest = replace(tightest, rank_spread=spread)
     return tightest
@@ -222,6 +223,7 @@ def _stage(
         replicas=replicas_of(plan),
         rank=str(number),
         streamed_bytes=whole - loaded,
+        host_bytes=(whole - loaded) * (ranks_of(plan) // plan.pp),
         extras=extras,
         gated_delta_scratch_bytes=work.scratch,
         graphs_reserved=taken.reserved.value,

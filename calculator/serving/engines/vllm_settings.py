@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from calculator.hardware import Gpu
 from calculator.model.shape import Attention, ModelShape, StateMixer
+from calculator.serving.context import context_limit
 from calculator.serving.engines import vllm_rules as rules
 from calculator.serving.plan import ServingPlan
 from calculator.serving.versions import Version, at, parse
@@ -40,7 +41,7 @@ def settings(shape: ModelShape, plan: ServingPlan, gpu: Gpu) -> Settings:
     if version > rules.NEWEST:
         notes.append(text("serving.assume.newer", version=plan.engine_version or "", newest="0.33.0"))
     runner = plan.runner or rules.default_runner(version, shape)
-    context = plan.max_model_len or shape.max_context or 2048
+    context = plan.max_model_len or context_limit(shape, "vllm") or 2048
     if plan.max_model_len is None:
         notes.append(text("serving.assume.max_model_len", context_tokens=context))
     chunked = runner != "v0" or _chunks_by_itself(shape, plan, context, version)
