@@ -106,8 +106,8 @@ class Start:
     is allocated as asked for, whatever is free. Where the engine moved a part of the model to the host to start at all,
     ``moved`` says what, and ``asked`` is the start with all of it on the cards. ``partly_on_host``: for that reason or
     because the plan says so, layers or experts run from host memory. ``streamed_bytes`` of a rank's weights lie on the
-    host and are read over PCIe by the card, which does all the work. ``shares_prefixes``: equal first tokens of requests
-    are cached once.
+    host and are read over PCIe by the card, which does all the work. ``shares_prefixes``: equal first
+    tokens of requests are cached once.
     """
 
     weights: Term
