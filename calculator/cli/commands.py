@@ -11,6 +11,7 @@ from huggingface_hub import get_token
 from calculator import hardware, lookup
 from calculator.bill import Bill
 from calculator.cli.options import ALIASES, make_plan
+from calculator.cli.pace import Pace, pace
 from calculator.errors import NotAConfigError, PlanError, TooLargeError
 from calculator.hardware import Gpu
 from calculator.jsonin import LIMIT_BYTES, parse_object
@@ -35,6 +36,7 @@ class Result(NamedTuple):
     gpu: Gpu
     bill: Bill
     assumptions: tuple[Text, ...]
+    pace: Pace | None = None
 
 
 def load_model(written: str, revision: str | None = None) -> LoadedModel:
@@ -61,7 +63,10 @@ def compute(
     if isinstance(plan, ServingPlan) and plan.draft_model is not None:
         drafted = with_draft(loaded.shape, load_model(plan.draft_model).shape)
         loaded = loaded.model_copy(update={"shape": drafted})
-    return Result(loaded, plan, gpu, _bill(loaded, plan, gpu, replay), assumptions)
+    bill = _bill(loaded, plan, gpu, replay)
+    figures = bill.serving
+    timed = pace(loaded, plan, gpu, figures) if isinstance(plan, ServingPlan) and figures is not None else None
+    return Result(loaded, plan, gpu, bill, assumptions, timed)
 
 
 def _bill(model: LoadedModel, plan: Plan, gpu: Gpu, replay: bool) -> Bill:

@@ -21,6 +21,7 @@ from rich.console import Console
 from calculator import hardware
 from calculator.cli.commands import PLANS, compute, load_model
 from calculator.cli.options import ALIASES, choices, is_flag, is_list, is_mapping, option_fields
+from calculator.cli.pace import pace_json
 from calculator.cli.tables import Printer
 from calculator.errors import CalculatorError, InputError
 from calculator.jsonout import SCHEMA, bill_json, error_json, shape_json
@@ -108,11 +109,10 @@ def _bill(command: str, options: argparse.Namespace, printer: Printer) -> int:
         command, options.model, given, options.plan, revision=options.revision, replay=not options.no_replay
     )
     if options.json:
-        _write(
-            bill_json(
-                result.bill, result.model, result.plan, result.gpu, printer.language, printer.unit, result.assumptions
-            )
+        out = bill_json(
+            result.bill, result.model, result.plan, result.gpu, printer.language, printer.unit, result.assumptions
         )
+        _write(out if result.pace is None else out | {"pace": pace_json(result.pace)})
     else:
         printer.bill(result)
     return EXIT_CODES[result.bill.verdict]

@@ -23,6 +23,8 @@ P = TypeVar("P", bound=BaseModel)
 
 ALIASES: Mapping[str, str] = {"count": "n_gpus"}
 """Further names of fields on the command line."""
+NOT_OFFERED = ("other",)
+"""Values that measured rows may have and no calculation takes."""
 
 
 def option_fields(plan: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -35,7 +37,7 @@ def option_fields(plan: type[BaseModel]) -> dict[str, FieldInfo]:
 
 def choices(field: FieldInfo) -> tuple[str, ...]:
     """The values that a field allows, () where they are not listed."""
-    return tuple(str(value) for value in _literals(field.annotation))
+    return tuple(str(value) for value in _literals(field.annotation) if value not in NOT_OFFERED)
 
 
 def is_flag(field: FieldInfo) -> bool:

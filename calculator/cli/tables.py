@@ -12,6 +12,7 @@ from rich.text import Text as Styled
 
 from calculator.bill import Bill, HostBill, Range
 from calculator.cli.commands import Result
+from calculator.cli.pace import Pace
 from calculator.errors import CalculatorError, UnknownFamilyError
 from calculator.jsonout import once
 from calculator.lookup import LoadedModel, load_preset
@@ -72,6 +73,7 @@ class Printer:
             self.totals(bill),
             *([self.phases(bill)] if len(bill.phases) > 1 else []),
             *([self.capacity(bill)] if bill.serving is not None else []),
+            *([self.pace(result.pace)] if result.pace is not None else []),
             *([self.host(bill.host)] if bill.host is not None and bill.host.notable(bill.capacity_bytes) else []),
         )
         self.assumptions((*result.model.assumptions, *result.assumptions, *bill.assumptions))
@@ -189,9 +191,30 @@ class Printer:
             ("concurrency", f"{figures.max_concurrency:,.2f} × {figures.max_model_len:,}"),
             ("requests", f"{figures.requests_at_context:,.1f}"),
             ("practical", f"{figures.practical_requests:,}"),
+            ("reserve", self.size(figures.peak_reserve_bytes)),
+            ("steady", f"{figures.steady_requests:,}"),
+            ("host", self.size(figures.host_bytes)),
+            ("host_tokens", f"{figures.host_cache_tokens:,}"),
         )
         for name, value in rows:
             table.add_row(self.say(f"cli.figure.{name}"), value)
+        return table
+
+    def pace(self, found: Pace) -> RenderableType:
+        """Speed as usual value and range, what traffic does, and the goals."""
+        if found.speed is None:
+            return Styled(self.text(found.reason) if found.reason is not None else "")
+        table = self.table(self.say("cli.column.pace"), "", self.say("cli.column.range"), right=(1, 2))
+        rate, run = found.speed, found.outlook.simulated if found.outlook is not None else None
+        rows = [(name, e, unit) for name, e, unit in (
+            ("ttft", rate.ttft_s, " s"), ("tpot", rate.tpot_s, " s"), ("rate", rate.tokens_per_s, ""),
+        )]  # fmt: skip
+        for name, e, unit in rows:
+            table.add_row(self.say(f"cli.pace.{name}"), f"{e.value:,.3g}{unit}", f"{e.low:,.3g} – {e.high:,.3g}{unit}")
+        if run is not None:
+            table.add_row(self.say("cli.pace.waiting"), f"{run.waiting_p50_s:,.3g} s", f"≤ {run.waiting_p99_s:,.3g} s")
+        for field, verdict in found.goals.items():
+            table.add_row(self.say("cli.pace.goal", field=field), self.say(f"cli.goal.{verdict}"), "")
         return table
 
     def assumptions(self, texts: Iterable[Text]) -> None:
