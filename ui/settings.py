@@ -6,8 +6,6 @@ The pages share it, the link carries it, and nothing else is remembered between 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
@@ -16,8 +14,7 @@ from calculator.base import Frozen
 from calculator.model.shape import ModelShape
 from calculator.serving.context import with_usual_context
 from calculator.serving.plan import USUAL_CONTEXT_TOKENS, ServingPlan
-from calculator.training import fp8
-from calculator.training.check import GROUPED
+from calculator.training.applies import APPLIES
 from calculator.training.plan import Adapter, TrainingPlan
 
 Page = Literal["training", "finetuning", "serving", "accuracy"]
@@ -65,21 +62,13 @@ class ConfigChoice(Frozen):
 
 ModelChoice = Annotated[PresetChoice | HubChoice | ConfigChoice, Field(discriminator="kind")]
 
-APPLIES: Mapping[str, Callable[[TrainingPlan], bool]] = MappingProxyType({
-    "base_quant_group": lambda plan: plan.base_quant in GROUPED,
-    "fp8_recipe": lambda plan: plan.fp8_compute,
-    "fp8_param_gather": lambda plan: fp8.engine(plan) == "te",
-    "max_split_mb": lambda plan: plan.allocator == "max_split_mb",
-    "hsdp_shard_size": lambda plan: plan.sharding == "hsdp",
-    "pp_schedule": lambda plan: plan.pp > 1,
-    "vpp": lambda plan: plan.pp > 1,
-    "micro_batches": lambda plan: plan.pp > 1,
-    "expert_tp": lambda plan: plan.tp > 1 or plan.ep > 1,
-    "sequence_parallel": lambda plan: plan.tp > 1,
-    "optimizer_in_backward": lambda plan: plan.grad_accum == 1,
-})  # fmt: skip
-"""Which fields depend on another: where one does not apply, its control is absent and its value rests."""
-_REST = {name: TrainingPlan.model_fields[name].default for name in APPLIES}
+RESTING = (
+    "base_quant_group", "fp8_recipe", "fp8_param_gather", "max_split_mb", "hsdp_shard_size", "pp_schedule", "vpp",
+    "micro_batches", "expert_tp", "sequence_parallel", "optimizer_in_backward", "zero_reduce_bucket",
+    "zero_overlap_comm", "zero_prefetch_bucket", "zero_max_live_parameters",
+)  # fmt: skip
+"""Fields whose control is absent where they do not apply; what they hold rests meanwhile."""
+_REST = {name: TrainingPlan.model_fields[name].default for name in RESTING}
 
 CONTEXT_FIELDS = frozenset({"max_model_len", "context_tokens"})
 
@@ -109,7 +98,7 @@ class Settings(Frozen):
         }  # fmt: skip
         if page == "training":
             changes |= {"method": "full", "adapter": None, "base_quant": "none", "kbit_prepared": None}
-            changes |= {"lora_dropout": 0.0, "adapter_dtype": None}
+            changes |= {"lora_dropout": None, "adapter_dtype": None}
         elif plan.method == "qlora":
             changes["base_quant"] = "nf4" if plan.base_quant == "none" else plan.base_quant
         else:
@@ -119,7 +108,7 @@ class Settings(Frozen):
         elif plan.sharding == "none":
             changes["sharding"] = "ddp"
         plan = plan.model_copy(update=changes)
-        idle = {name: _REST[name] for name, applies in APPLIES.items() if not applies(plan)}
+        idle = {name: rest for name, rest in _REST.items() if not APPLIES[name](plan)}
         return plan.model_copy(update=idle)
 
     def serving_plan(self, shape: ModelShape | None = None) -> ServingPlan:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from calculator.model.shape import ModelShape
 from calculator.text import Text, text
 from calculator.training import fp8
+from calculator.training.applies import unused
 from calculator.training.numerics import Numerics
 from calculator.training.plan import TrainingPlan
 from calculator.training.recipe import Recipe, adapted, usual_precision
@@ -61,6 +62,8 @@ def assumed(shape: ModelShape, plan: TrainingPlan, recipe: Recipe, n: Numerics) 
     before, found = tuple(found), []
     if plan.checkpointing == "other":
         found.append(text("training.assumption.checkpointing"))
+    if idle := unused(plan):
+        found.append(text("training.assumption.unused", names=", ".join(idle)))
     if plan.fp8_compute:
         found.append(text("training.assumption.fp8", recipe=fp8.recipe(plan)))
     if lengths_vary(plan):

@@ -7,13 +7,14 @@ from typing import Any
 
 import streamlit as st
 
+from calculator.training.applies import APPLIES
 from calculator.training.plan import Adapter, TrainingPlan
 from calculator.training.recipe import sixteen, usual_precision
 from ui import state
 from ui.i18n import Words
 from ui.inputs.form import Form
 from ui.inputs.framework import framework_inputs
-from ui.settings import APPLIES, Page
+from ui.settings import Page
 
 METHODS = ("lora", "qlora", "dora")
 BASE_QUANTS = ("nf4", "nf4_dq", "int8", "gptq_int4", "awq_int4")
