@@ -48,6 +48,11 @@ _FREE_SOURCE = Source(title="The card's total less everything above")
 _PHASES = ("load", "profile", "serve")
 
 
+_DOWNCAST = ("vllm", "sglang")
+"""Engines whose ``dtype`` "auto" loads float32 weights as 16-bit ones (vllm/config/model.py, ``_resolve_auto_dtype``;
+SGLang ``configs/model_config.py``, ``_get_and_verify_dtype``)."""
+
+
 def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights | None = None) -> Start:
     """The engine's start, term by term. Raises ``PlanError`` ("serving.unknown_engine", those of
     ``calculator.serving.support`` and ``calculator.serving.context``, and the engine's own), and ``UnknownFamilyError``
@@ -63,6 +68,8 @@ def start(shape: ModelShape, plan: ServingPlan, gpu: Gpu, stored: StoredWeights 
         raise PlanError("serving.unknown_engine", field="engine", engine=plan.engine)
     check_support(shape, plan, gpu)
     plan, notes = within_limit(shape, plan)
+    if shape.dtype == "float32" and shape.quantization is None and plan.weights is None and plan.engine in _DOWNCAST:
+        plan, notes = plan.model_copy(update={"weights": "bf16"}), (*notes, text("serving.assume.downcast"))
     begun = begin(shape, plan, gpu, stored)
     return replace(
         begun, assumptions=(*begun.assumptions, *notes, *older(plan)), shares_prefixes=shares_prefixes(shape, plan, gpu)
