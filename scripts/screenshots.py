@@ -59,11 +59,11 @@ def take(address: str, chromium: str) -> None:
 
 
 def reduce(picture: Path) -> None:
-    """A palette of 128 colours is enough for a page, and a third of the bytes. Pillow comes with Streamlit."""
+    """A palette of 255 colours is enough for a page, and half of the bytes. Pillow comes with Streamlit."""
     from PIL import Image
 
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(128).save(picture, optimize=True)
+        image.convert("RGB").quantize(255).save(picture, optimize=True)
 
 
 def main() -> None:
