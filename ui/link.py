@@ -109,7 +109,7 @@ class _Field:
     name: str
     adapter: TypeAdapter[Any]
     default: Any
-    form: Literal["plain", "sequence", "json", "bool_or_number"]
+    form: Literal["plain", "sequence", "json"]
 
 
 def encode(settings: Settings, page: Page) -> dict[str, str]:
@@ -328,13 +328,13 @@ def _fields_of(
     return fields
 
 
-def _form(annotation: Any) -> Literal["plain", "sequence", "json", "bool_or_number"]:
+def _form(annotation: Any) -> Literal["plain", "sequence", "json"]:
     kinds = {get_origin(part) or part for part in (annotation, *get_args(annotation))}
     if tuple in kinds:
         return "sequence"
     if dict in kinds:
         return "json"
-    return "bool_or_number" if {bool, int} <= kinds else "plain"
+    return "plain"
 
 
 def _in_scope(field: _Field, page: Page) -> bool:
@@ -360,8 +360,7 @@ def _text(field: _Field, value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if isinstance(value, bool):
-        # Where a number is possible too, 1 is not True.
-        return str(value).lower() if field.form == "bool_or_number" else str(int(value))
+        return str(int(value))
     return str(value)
 
 

@@ -13,7 +13,8 @@ from calculator.serving.split import BY_CARD
 NO_SETTINGS = frozenset((
     "engine", "concurrency", "context_tokens", "practical_share", "gpu", "gpu_capacity_bytes", "free_memory_bytes",
     "pp_rank", "draft_bytes", "shared_prefix_tokens", "request_lengths", "prompt_median_tokens", "prompt_spread",
-    "output_median_tokens", "output_spread", "draft_acceptance", "gpus_per_node", "ttft_goal_s", "tpot_goal_s",
+    "output_median_tokens", "output_spread", "draft_acceptance", "gpus_per_node", "peak_reserve",
+    "ttft_goal_s", "tpot_goal_s",
 ))  # fmt: skip
 """Fields that describe the wish, the card or what is asked of the bill: no engine is started with them."""
 ALREADY: Mapping[tuple[str, str], Any] = MappingProxyType({

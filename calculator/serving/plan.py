@@ -88,7 +88,7 @@ class ServingPlan(Frozen):
     n_gpu_layers: int | None = Field(None, ge=0)
     free_memory_bytes: int | None = Field(None, ge=0)
     hybrid_kv_cache_manager: bool | None = None
-    mla: bool | int | None = None
+    mla: bool | None = None
     kernel: str | None = None
     pp_layer_partition: tuple[int, ...] | None = None
     pp_rank: int | None = Field(None, ge=0)

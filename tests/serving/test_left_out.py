@@ -35,6 +35,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "n_ubatch": {"n_ubatch": 256}, "kv_unified": {"kv_unified": True}, "flash_attn": {"flash_attn": True},
     "swa_full": {"swa_full": True}, "experts_on_cpu": {"experts_on_cpu": True}, "n_cpu_moe": {"n_cpu_moe": 3},
     "fit": {"fit": False}, "fit_target_bytes": {"fit_target_bytes": 3 << 30}, "fit_min_context": {"fit_min_context": 9},
+    "longer_context": {"longer_context": True},
     "mmproj": {"mmproj": "host"}, "tensor_split": {"tensor_split": (3.0, 0.1)},
 }  # fmt: skip
 OWN: dict[str, dict[str, dict[str, Any]]] = {

@@ -195,3 +195,10 @@ def test_a_file_of_its_own_names_its_projector() -> None:
     assert at.code[0].value.replace("\\\n", "").split() == wanted.split()
     assert "--mmproj " not in opened("serving", **query, mm="none").code[0].value
     assert "--mmproj" not in opened("serving", **(query | {"p": "llama-3.1-8b"})).code[0].value
+
+
+def test_the_command_of_llama_cpp_holds_the_context_of_all_its_slots() -> None:
+    query = {"v": "1", "p": "llama-3.1-8b", "en": "llama_cpp", "w": "Q4_K_M"}
+    command = opened("serving", **query).code[0].value.replace("\\\n", "").split()
+    assert command[command.index("--ctx-size") + 1] == str(16 * 8192)
+    assert command[command.index("--parallel") + 1] == "16"

@@ -33,7 +33,7 @@ class Shown(NamedTuple):
 
 
 def start_it(screen: Screen, plan: ServingPlan) -> None:
-    words = screen.words
+    words, plan = screen.words, spelled_out(plan)
     st.subheader(words("explore.start.title"), anchor=False)
     try:
         own = command_of(screen, plan, kept(plan))
@@ -48,6 +48,17 @@ def start_it(screen: Screen, plan: ServingPlan) -> None:
         for engine, command in others.items():
             st.caption(words.option("engine", engine))
             show(command, words)
+
+
+def spelled_out(plan: ServingPlan) -> ServingPlan:
+    """The plan with the context of all slots together where only that of a request is said: llama.cpp and Ollama are
+    started with the former."""
+    if plan.engine not in GGUF_ENGINES or plan.max_model_len is not None or plan.context_tokens is None:
+        return plan
+    slots = plan.max_num_seqs or plan.concurrency
+    return plan.model_copy(
+        update={"max_model_len": plan.context_tokens * slots, "max_num_seqs": slots if slots > 1 else None}
+    )
 
 
 def show(command: Shown, words: Words) -> None:
