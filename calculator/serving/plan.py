@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from calculator.base import Frozen
 
@@ -20,6 +20,11 @@ USUAL_CONTEXT_TOKENS = 8192
 
 LONGEST_TOKENS = 16_777_216
 """The longest context that a plan may ask for."""
+
+
+def _switched_on(value: Any) -> Any:
+    """ik_llama.cpp numbers its ways of MLA, 0 for none: all of them cache the latent."""
+    return bool(value) if isinstance(value, int) else value
 
 
 class ServingPlan(Frozen):
@@ -88,7 +93,7 @@ class ServingPlan(Frozen):
     n_gpu_layers: int | None = Field(None, ge=0)
     free_memory_bytes: int | None = Field(None, ge=0)
     hybrid_kv_cache_manager: bool | None = None
-    mla: bool | None = None
+    mla: Annotated[bool | None, BeforeValidator(_switched_on)] = None
     kernel: str | None = None
     pp_layer_partition: tuple[int, ...] | None = None
     pp_rank: int | None = Field(None, ge=0)
