@@ -34,7 +34,7 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
 @st.fragment(run_every=1.0)
 def progress(scored: Scoring) -> None:
     """How far the scoring is; the page runs again when it is done."""
-    if scored.outcomes is not None:
+    if scored.outcomes is not None or scored.broken:
         st.rerun()
     share = scored.done / max(scored.total, 1)
     st.progress(share, text=say("validation.page.computing", done_count=scored.done, total_count=scored.total))
@@ -119,7 +119,10 @@ def everything(kind: Kind, outcomes: Sequence[Outcome]) -> None:
 
 
 scored = scoring(kind)
-if scored.outcomes is None:
+if scored.broken:
+    st.error(say("validation.page.broken"), icon=":material/error:")
+    st.button(say("ui.try_again"), icon=":material/refresh:", on_click=scoring.clear)
+elif scored.outcomes is None:
     progress(scored)
 else:
     one_quantity(kind, key, scored.outcomes)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from threading import Thread
 
 import streamlit as st
 
 from validation.outcome import Outcome
-from validation.rows import Kind, Row, packaged
-from validation.run import predict
+from validation.rows import Kind, packaged
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 class Scoring:
-    """Predicts ``rows`` one after another in a thread of its own. Outcomes are frozen, so sharing them is safe."""
+    """Collects ``total`` outcomes as they come, in a thread that only waits. Outcomes are frozen, so sharing them is
+    safe."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.total = len(rows)
+    def __init__(self, coming: Iterable[Outcome], total: int) -> None:
+        self.total = total
         self._done: list[Outcome] = []
-        self._thread = Thread(target=self._run, args=(rows,), daemon=True)
+        self._thread = Thread(target=self._collect, args=(coming,), daemon=True)
         self._thread.start()
 
-    def _run(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            self._done.append(predict(row))
+    def _collect(self, coming: Iterable[Outcome]) -> None:
+        for outcome in coming:
+            self._done.append(outcome)
 
     @property
     def done(self) -> int:
@@ -35,12 +40,26 @@ class Scoring:
         """All outcomes in the order of the rows, or None while some are missing."""
         return tuple(self._done) if self.done == self.total else None
 
+    @property
+    def broken(self) -> bool:
+        """Whether no more will come although some are missing."""
+        return not self._thread.is_alive() and self.done < self.total
+
     def wait(self, seconds: float) -> None:
         """Returns when every row has its outcome, or after ``seconds``."""
         self._thread.join(seconds)
 
 
+def streamed(kind: Kind) -> Iterator[Outcome]:
+    """The outcomes of a kind from a process of its own: in the app's, the replays would keep every visitor waiting."""
+    command = [sys.executable, "-m", "validation.stream", kind]
+    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield Outcome.model_validate_json(line)
+
+
 @st.cache_resource(show_spinner=False)
 def scoring(kind: Kind) -> Scoring:
     """The scoring of a kind of case, which begins with the first visitor who asks for it."""
-    return Scoring(packaged(kind))
+    return Scoring(streamed(kind), len(packaged(kind)))

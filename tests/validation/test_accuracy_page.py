@@ -12,7 +12,7 @@ from calculator.errors import CalculatorError
 from tests.source_files import ROOT
 from ui import accuracy, link, scoring
 from ui.i18n import Words
-from validation import run
+from validation import run, stream
 from validation.outcome import Outcome, Scored, UnpredictableError
 from validation.rows import Row, packaged
 
@@ -115,6 +115,7 @@ def test_what_is_missing_is_listed_with_its_reason():
 def few_rows(monkeypatch):
     """Scores one row in 24, and forgets it afterwards."""
     monkeypatch.setattr(scoring, "packaged", lambda kind: packaged(kind)[::24])
+    monkeypatch.setattr(scoring, "streamed", lambda kind: map(run.predict, packaged(kind)[::24]))
     scoring.scoring.clear()
     yield
     scoring.scoring.clear()
@@ -139,7 +140,8 @@ def test_the_page_runs_and_shows_every_kind(language, few_rows):
 
 def test_the_page_says_how_far_it_is_while_cases_are_missing(few_rows, monkeypatch):
     go_on = Event()
-    monkeypatch.setattr(scoring, "predict", lambda row: go_on.wait(60) and run.predict(row))
+    rows = packaged("training")[::24]
+    monkeypatch.setattr(scoring, "streamed", lambda kind: (run.predict(row) for row in rows if go_on.wait(60)))
     at = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
     at.switch_page("pages/accuracy.py").run()
     assert not at.exception
@@ -162,3 +164,26 @@ def test_a_reserved_figure_on_the_page_is_the_replayed_one(few_rows):
     for value in scored:
         again = next(v for v in run.predict(rows[value.id], replay=True).scored if v.key == value.key)
         assert value == again
+
+
+def test_the_stream_gives_what_predicting_gives():
+    assert list(scoring.streamed("serving")) == [run.predict(row) for row in packaged("serving")]
+
+
+def test_a_stream_that_breaks_off_is_said_and_can_be_tried_again(few_rows, monkeypatch):
+    monkeypatch.setattr(scoring, "streamed", lambda kind: iter(()))
+    scoring.scoring("training").wait(60)
+    at = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
+    at.switch_page("pages/accuracy.py").run()
+    assert at.error
+    monkeypatch.setattr(scoring, "streamed", lambda kind: map(run.predict, packaged(kind)[::24]))
+    at.button[-1].click().run()
+    scoring.scoring("training").wait(60)
+    at.run()
+    assert not at.error
+    assert at.metric
+
+
+def test_the_stream_names_the_kinds_that_there_are(capsys):
+    assert stream.main(["nothing"]) == 2
+    assert "training" in capsys.readouterr().err
