@@ -349,3 +349,13 @@ def test_a_sharding_brings_its_usual_recipe_unless_another_was_chosen() -> None:
     checked(at.selectbox(key="training.precision").set_value("fp32").run())
     checked(at.selectbox(key="training.sharding").set_value("zero2").run())
     assert at.selectbox(key="training.precision").value == "fp32"
+
+
+def test_ways_to_split_are_offered_where_the_engine_has_them() -> None:
+    def offered(engine: str) -> set[str]:
+        keys = {str(widget.key) for widget in opened("serving", n="4", en=engine).selectbox}
+        return {name for name in ("tp", "pp", "dp") if f"serving.{name}" in keys}
+
+    assert offered("vllm") == offered("sglang") == {"tp", "pp", "dp"}
+    assert offered("tgi") == {"tp", "dp"}
+    assert offered("llama_cpp") == offered("transformers") == set()

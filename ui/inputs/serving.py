@@ -11,6 +11,7 @@ from calculator.serving.context import REFUSES
 from calculator.serving.drafts import METHODS, WITHOUT_MODEL
 from calculator.serving.plan import ServingPlan
 from calculator.serving.releases import RELEASES
+from calculator.serving.split import BY_CARD, WITHOUT_STAGES
 from ui import models, state
 from ui.i18n import Words
 from ui.inputs.command import command_input
@@ -73,14 +74,17 @@ def plan_inputs(words: Words) -> None:
         form.fraction("memory_fraction")
     if plan.engine in WITH_LAYERS_ON_GPU:
         form.number("n_gpu_layers", optional=True, placeholder=words("ui.auto_all"))
-    if settings.n_gpus > 1:
+    if settings.n_gpus > 1 and plan.engine not in BY_CARD:
         st.subheader(words("ui.group.parallelism"))
-        left, right = st.columns(2)
         degrees = [degree for degree in DEGREES if degree <= settings.n_gpus]
-        with left:
+        if plan.engine in WITHOUT_STAGES:
             form.select("tp", degrees)
-        with right:
-            form.select("pp", degrees)
+        else:
+            left, right = st.columns(2)
+            with left:
+                form.select("tp", degrees)
+            with right:
+                form.select("pp", degrees)
         form.select("dp", degrees)
         _spread(form, plan, degrees)
         form.number("gpus_per_node", optional=True)
